@@ -1,0 +1,1 @@
+"""The miner: trains on one machine and sends compressed deltas. Imports only common."""

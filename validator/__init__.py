@@ -1,0 +1,1 @@
+"""The validator: scores deltas, drives the merge round and pays. Imports only common."""
