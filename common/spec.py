@@ -1,0 +1,263 @@
+"""The run spec: everything about a run that never changes, and whose SHA-256 the owner commits on chain.
+
+Plain frozen dataclasses with a sentence under each field. Invariant: ``decode_spec(encode_spec(s)) == s``; floats are
+rounded to float32 when a spec is built, so that what was hashed is what is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common import canonical
+from common.errors import Rejected
+from common.typed import from_json, to_json
+from common.units import Hotkey, Sha256, sha256_hex
+
+SCHEMA = 1
+MAX_SPEC_BYTES = 256 * 1024
+
+
+class _Rounded:
+    """Rounds every float field to float32 at construction."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, float):
+                if not math.isfinite(value):
+                    raise ValueError(f"{field.name} must be finite")
+                object.__setattr__(self, field.name, struct.unpack(">f", struct.pack(">f", value))[0])
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError when fields contradict each other."""
+
+
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise ValueError(text)
+
+
+@dataclass(frozen=True)
+class ModelSpec(_Rounded):
+    """A Llama-style decoder."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    """Heads of keys and values; divides num_heads (grouped-query attention)."""
+    ffn_size: int
+    max_seq_len: int
+    rope_theta: float
+    norm_eps: float
+    tied_head: bool
+    """Whether the output projection is the embedding."""
+    init_std: float
+    init_seed: int
+
+    def check(self) -> None:
+        sizes = (self.vocab_size, self.hidden_size, self.num_layers, self.num_heads, self.num_kv_heads, self.ffn_size)
+        _require(all(0 < size <= 1 << 20 for size in sizes), "model sizes must be between 1 and 2^20")
+        _require(self.hidden_size % self.num_heads == 0, "hidden_size must be a multiple of num_heads")
+        _require(self.num_heads % self.num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads")
+        _require((self.hidden_size // self.num_heads) % 2 == 0, "rotary embedding needs an even head size")
+
+
+@dataclass(frozen=True)
+class DataSpec(_Rounded):
+    """What the run trains on."""
+
+    dataset: Sha256
+    """SHA-256 of the dataset's index, which names every token file by its hash."""
+    tokenizer: str
+    """Identifier of the tokenizer, as in the index."""
+    seq_len: int
+    """Tokens of a training sequence."""
+
+    def check(self) -> None:
+        _require(self.seq_len >= 2, "seq_len must be at least 2")
+
+
+@dataclass(frozen=True)
+class InnerSpec(_Rounded):
+    """The optimizer that a miner runs: AdamW with warm-up and cosine decay on the run's global step."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    grad_clip: float
+    """Largest L2 norm of a step's gradient."""
+    warmup_steps: int
+    """Global steps over which the learning rate rises from 0."""
+    decay_steps: int
+    """Global step at which the cosine reaches min_lr_ratio × lr, and stays there."""
+    min_lr_ratio: float
+    batch_size: int
+    """Sequences in one inner step of one miner."""
+    nominal_steps: int
+    """Inner steps by which a round advances the schedule, however many a miner really takes."""
+
+    def check(self) -> None:
+        _require(self.lr > 0 and self.batch_size > 0 and self.nominal_steps > 0, "lr, batch, steps must be positive")
+        _require(0 <= self.warmup_steps < self.decay_steps, "warmup_steps must be below decay_steps")
+
+
+@dataclass(frozen=True)
+class OuterSpec(_Rounded):
+    """The step that turns an update into the next revision."""
+
+    lr: float
+    momentum: float
+    """Nesterov momentum μ; 0 keeps no outer momentum."""
+
+    def check(self) -> None:
+        _require(self.lr > 0 and 0 <= self.momentum < 1, "outer lr must be positive and momentum in [0, 1)")
+
+
+@dataclass(frozen=True)
+class CodecSpec(_Rounded):
+    """How deltas and updates are compressed."""
+
+    kind: Literal["topk", "bf16"]
+    density_schedule: tuple[int, ...]
+    """Values kept of each 4,096, by round; the last holds for all later rounds. Ignored by nobody: bf16 has (4096,)."""
+    magnitude_bits: Literal[8, 16]
+    feedback: float
+    """β of error feedback: how much of the residual lives on."""
+    update_density_factor: int
+    """An update keeps this many times a delta's density, at most all."""
+
+    def check(self) -> None:
+        _require(len(self.density_schedule) > 0, "density_schedule must not be empty")
+        _require(all(1 <= k <= 4096 for k in self.density_schedule), "a density lies between 1 and 4096")
+        _require(self.kind == "topk" or self.density_schedule == (4096,), "bf16 is dense: its schedule is (4096,)")
+        _require(0 <= self.feedback <= 1 and self.update_density_factor >= 1, "feedback in [0, 1], factor at least 1")
+
+    def delta_density(self, round_id: int) -> int:
+        """Values of each 4,096 that a delta of ``round_id`` keeps."""
+        return self.density_schedule[min(round_id, len(self.density_schedule) - 1)]
+
+    def update_density(self, round_id: int) -> int:
+        """Values of each 4,096 that the update of ``round_id`` keeps."""
+        return min(4096, self.update_density_factor * self.delta_density(round_id))
+
+
+@dataclass(frozen=True)
+class RoundSpec(_Rounded):
+    """When a round ends."""
+
+    target_tokens: int
+    """Tokens of all live members at which the round closes, if the deadline has not come first."""
+    quorum_tokens: int
+    """Fewest merged tokens for a commit."""
+    train_deadline_s: float
+    """Longest training part of a round; then members are told to submit what they have."""
+    submit_deadline_s: float
+    """Longest time from closing to the freeze: encode, upload and check. URLs die at its end."""
+    heartbeat_s: float
+    """Interval of a miner's heartbeats."""
+    member_timeout_s: float
+    """Silence after which a miner no longer counts as live."""
+    snapshot_every: int
+    """A full snapshot is stored every so many revisions."""
+
+    def check(self) -> None:
+        _require(0 < self.quorum_tokens <= self.target_tokens, "quorum_tokens must be in (0, target_tokens]")
+        _require(self.member_timeout_s >= 3 * self.heartbeat_s, "member_timeout_s must be at least 3 heartbeats")
+        _require(min(self.train_deadline_s, self.submit_deadline_s) > 0, "deadlines must be positive")
+        _require(self.snapshot_every >= 1, "snapshot_every must be at least 1")
+
+
+@dataclass(frozen=True)
+class GateSpec(_Rounded):
+    """Which deltas may enter a plan."""
+
+    norm_factor: float
+    """A delta whose norm is more than this many medians is rejected."""
+    clip_factor: float
+    """A delta above this many medians is scaled down to it."""
+    cosine_floor: float
+    """Smallest cosine to the robust mean of the others."""
+    copy_cosine: float
+    """Two deltas that agree more than this are copies: the later one is rejected."""
+    max_share: float
+    """Largest share of the weight that one miner may have, when three or more take part."""
+    claim_slack: float
+    """Tokens are credited up to this many times what the observed time and proven rate allow."""
+
+
+@dataclass(frozen=True)
+class ScoringSpec(_Rounded):
+    """How work becomes reward."""
+
+    assigned_sequences: int
+    """Sequences of a miner's own data on which its delta is tried."""
+    unseen_sequences: int
+    """Sequences nobody was assigned, drawn after the freeze."""
+    average_rounds: int
+    """Rounds over which scores are averaged (exponential, this many to fall to 1/e)."""
+
+
+@dataclass(frozen=True)
+class RunSpec(_Rounded):
+    """One training job. Its SHA-256 names it; nothing in it ever changes."""
+
+    schema: int
+    """Version of every record of this run."""
+    run: str
+    """Name of the run: lowercase letters, digits and dashes."""
+    netuid: int
+    owner: Hotkey
+    """Hotkey that signs the genesis and operator commands."""
+    validators: tuple[Hotkey, ...]
+    """Hotkeys that may lead."""
+    num_shards: int
+    seed: int
+    model: ModelSpec
+    data: DataSpec
+    inner: InnerSpec
+    outer: OuterSpec
+    codec: CodecSpec
+    round: RoundSpec
+    gates: GateSpec
+    scoring: ScoringSpec
+
+    def check(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema {self.schema} is not known to this version (it knows {SCHEMA}); update brigade")
+        good = 1 <= len(self.run) <= 48 and all(c in "abcdefghijklmnopqrstuvwxyz0123456789-" for c in self.run)
+        _require(good, "run must be 1 to 48 lowercase letters, digits and dashes")
+        _require(1 <= self.num_shards <= self.model.num_layers, "num_shards must be between 1 and num_layers")
+        _require(len(self.validators) >= 1, "a run needs at least one validator")
+        _require(self.data.seq_len <= self.model.max_seq_len, "seq_len is longer than the model's max_seq_len")
+
+
+def encode_spec(spec: RunSpec) -> bytes:
+    """The canonical bytes of a spec, as stored in ``runs/<run>/spec.json``."""
+    return canonical.dumps(to_json(spec))
+
+
+def decode_spec(data: bytes) -> RunSpec:
+    """Read a spec from foreign bytes. Raises ``Rejected('bad_spec' | 'bad_json' | 'bad_float')``."""
+    table = canonical.loads_object(data, MAX_SPEC_BYTES)
+    if table.get("schema") != SCHEMA:
+        raise Rejected("bad_spec", f"schema {str(table.get('schema'))[:20]} is unknown to this version; update brigade")
+    return from_json(RunSpec, table, "bad_spec")
+
+
+def spec_hash(spec: RunSpec) -> Sha256:
+    """The hash that the owner commits on chain."""
+    return sha256_hex(encode_spec(spec))
+
+
+def describe_spec(spec: RunSpec) -> dict[str, Any]:
+    """The spec with floats as numbers, for people."""
+    return dataclasses.asdict(spec)
