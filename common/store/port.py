@@ -9,7 +9,7 @@ Invariants that every adapter keeps, and that one contract suite checks on each:
 
 Calls block; asynchronous callers use ``asyncio.to_thread``. Adapters may be shared between threads.
 ``s3.py`` holds the boto3 adapter, ``memory.py`` the one for tests, ``reader.py`` the readers over a store and over
-plain HTTP, ``transfer.py`` uploads over presigned URLs.
+plain HTTP, ``transfer.py`` uploads over presigned URLs, ``config.py`` where a bucket is and its keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.errors import Rejected, Retryable
 from common.units import Sha256
 
 MAX_KEY_BYTES = 900  # S3 allows 1,024 for the bucket's prefix and the key together
-_KEY = re.compile(r"[A-Za-z0-9._=+@-]+(/[A-Za-z0-9._=+@-]+)*")
+_KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")  # nothing that a URL would have to escape
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ObjectStore(Protocol):
         """Bytes ``start`` (inclusive) to ``end`` (exclusive, cut at the object's end) of one version of the object.
 
         Raises ``ObjectMissing``, ``Rejected("too_large")`` when more than ``max_bytes`` would come back, and
-        ``Rejected("bad_range")`` when the object ends before ``start``.
+        ``Rejected("bad_range")`` when a range was asked for and the object ends at or before ``start``.
         """
         ...
 
