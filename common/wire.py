@@ -1,0 +1,185 @@
+"""Messages between miner and validator over HTTP: what a stranger's bytes are parsed into.
+
+Strict pydantic models: no unknown fields, no coercion, every string and number bounded. Bodies are JSON; bulk bytes
+never travel here, only hashes and URLs.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import Rejected
+from common.units import SHA256_PATTERN
+
+MAX_REQUEST_BYTES = 512 * 1024
+MAX_REPLY_BYTES = 1 << 20
+
+Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Quantity = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Digest = Annotated[str, Field(pattern=SHA256_PATTERN)]
+Text = Annotated[str, Field(max_length=300)]
+Address = Annotated[str, Field(min_length=40, max_length=60)]
+Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
+
+
+class Message(BaseModel):
+    """Base of all messages."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Phase(StrEnum):
+    """What a miner is doing. A heartbeat is sent in every one of them."""
+
+    STARTING = "starting"
+    SYNCING = "syncing"
+    TRAINING = "training"
+    ENCODING = "encoding"
+    UPLOADING = "uploading"
+    WAITING = "waiting"
+    APPLYING = "applying"
+    DRAINING = "draining"
+
+
+class UploadProgress(Message):
+    """The transfer under way, as the miner sees it; the validator measures for itself."""
+
+    size_bytes: Count
+    sent_bytes: Count
+    rate_bps: Quantity
+
+
+class Counters(Message):
+    """Totals of one process (session) since it started; the validator adds up what they grew by."""
+
+    tokens: Count
+    training_s: Quantity
+    online_s: Quantity
+
+
+class Heartbeat(Message):
+    """POST /v1/heartbeat."""
+
+    session: Token
+    """Random name of the miner's process."""
+    seq: Count
+    phase: Annotated[Phase, Field(strict=False)]
+    round: Count | None
+    """Round that the miner works for."""
+    revision: Count | None
+    """Revision that it holds."""
+    weights_sha256: Digest | None
+    """Revision hash that it proved after applying."""
+    round_tokens: Count
+    """Tokens trained for this round so far."""
+    round_steps: Count
+    tokens_per_s: Quantity
+    """Its own median speed while training."""
+    loss: Quantity | None
+    counters: Counters
+    upload: UploadProgress | None
+    note: Text
+    """Last trouble, for people; empty when there is none."""
+
+
+class RoundView(Message):
+    """The round as the leader sees it."""
+
+    round: Count
+    base_revision: Count
+    phase: Literal["open", "closing", "frozen", "reduced", "committed", "aborted"]
+    instruction: Literal["train", "submit", "wait"]
+    seconds_left: Quantity
+    """Until the next deadline of this phase."""
+    tokens: Count
+    target_tokens: Count
+
+
+class HeartbeatReply(Message):
+    """What the leader answers: a hint where the log stands, never a truth of its own."""
+
+    server_ns: Annotated[int, Field(ge=0, le=2**63 - 1)]
+    leader: Address
+    instance: Token
+    """The leading process: a change tells a miner to submit again what it holds a receipt for."""
+    term: Count
+    next_seq: Count
+    """Slots that the log has: read it up to here."""
+    round: RoundView | None
+    delivered: bool
+    """Whether this miner's submission for the round has been checked."""
+    score: Quantity | None
+
+
+class SubmissionRequest(Message):
+    """POST /v1/submissions: the signed manifest, as envelope."""
+
+    manifest: dict[str, Any]
+
+
+class UploadTarget(Message):
+    """One presigned put. Length and checksum are part of its signature."""
+
+    url: Annotated[str, Field(max_length=4096)]
+    headers: Annotated[dict[str, str], Field(max_length=16)]
+    expires_in_s: Quantity
+
+
+class SubmissionReply(Message):
+    """Receipt envelope and where to put the bytes; no target when the object is already there and checked."""
+
+    receipt: dict[str, Any]
+    upload: UploadTarget | None
+
+
+class CompleteRequest(Message):
+    """POST /v1/submissions/complete: the object has been put."""
+
+    round: Count
+    shard: Count
+    delta_sha256: Digest
+
+
+class CompleteReply(Message):
+    """Whether the leader read the object and found it as announced."""
+
+    accepted: bool
+    code: Annotated[str, Field(max_length=64)]
+    reason: Text
+
+
+class ErrorReply(Message):
+    """Body of every answer that is not 200."""
+
+    code: Annotated[str, Field(max_length=64)]
+    message: Annotated[str, Field(max_length=1000)]
+    retry_after_s: Quantity | None = None
+
+
+class Health(Message):
+    """GET /v1/health, open to everybody; clients take their time from it."""
+
+    run: Annotated[str, Field(max_length=48)]
+    spec_sha256: Digest
+    hotkey: Address
+    server_ns: Annotated[int, Field(ge=0, le=2**63 - 1)]
+    leading: bool
+    version: Annotated[str, Field(max_length=32)]
+
+
+M = TypeVar("M", bound=Message)
+
+
+def parse(kind: type[M], data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> M:
+    """Parse foreign bytes. Total: raises only ``Rejected('too_large' | 'bad_message')``, naming the first bad field."""
+    if len(data) > max_bytes:
+        raise Rejected("too_large", f"{len(data)} bytes where at most {max_bytes} are allowed")
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:100]
+        raise Rejected("bad_message", f"{kind.__name__} {where}: {first['msg'][:150]}") from None
