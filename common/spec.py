@@ -128,7 +128,8 @@ class CodecSpec(_Rounded):
 
     kind: Literal["topk", "bf16"]
     density_schedule: tuple[int, ...]
-    """Values kept of each 4,096, by round; the last holds for all later rounds. Ignored by nobody: bf16 has (4096,)."""
+    """Values kept of each 4,096, by base revision (an aborted round repeats its density); the last holds for all later
+    revisions. bf16 has (4096,)."""
     magnitude_bits: Literal[8, 16]
     feedback: float
     """β of error feedback: how much of the residual lives on."""
@@ -141,13 +142,13 @@ class CodecSpec(_Rounded):
         _require(self.kind == "topk" or self.density_schedule == (4096,), "bf16 is dense: its schedule is (4096,)")
         _require(0 <= self.feedback <= 1 and self.update_density_factor >= 1, "feedback in [0, 1], factor at least 1")
 
-    def delta_density(self, round_id: int) -> int:
-        """Values of each 4,096 that a delta of ``round_id`` keeps."""
-        return self.density_schedule[min(round_id, len(self.density_schedule) - 1)]
+    def delta_density(self, base_revision: int) -> int:
+        """Values of each 4,096 that a delta on ``base_revision`` keeps."""
+        return self.density_schedule[min(base_revision, len(self.density_schedule) - 1)]
 
-    def update_density(self, round_id: int) -> int:
-        """Values of each 4,096 that the update of ``round_id`` keeps."""
-        return min(4096, self.update_density_factor * self.delta_density(round_id))
+    def update_density(self, base_revision: int) -> int:
+        """Values of each 4,096 that the update of ``base_revision`` keeps."""
+        return min(4096, self.update_density_factor * self.delta_density(base_revision))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,138 @@
+"""Replay: from the bytes of the log's slots to the state of the run, and nothing else.
+
+Pure: no clock, no IO. Invariants:
+
+- Every prefix of a log that holds a genesis is a valid state, and ``replay`` equals ``begin`` followed by ``apply``.
+- An entry that breaks a rule is void: it changes nothing but the place of the next slot and the hash that the next
+  entry must name, so that all readers skip the same entries for the same typed reason. Only a bad genesis is an error.
+
+What the rules of each kind of entry are stands in ``rules.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from common.errors import Rejected
+from common.runlog.entries import (
+    NO_PREVIOUS,
+    Entry,
+    Genesis,
+    LeaderChanged,
+    RevisionCommitted,
+    RoundAborted,
+    RoundFrozen,
+    RoundOpened,
+    decode_entry,
+)
+from common.runlog.rules import check_entry, check_shards
+from common.runlog.state import Leadership, OpenRound, RevisionNode, RunState, Void
+from common.spec import RunSpec, spec_hash
+from common.units import Revision, RoundId, sha256_hex
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one slot did to the state."""
+
+    state: RunState
+    """The state after the slot."""
+    entry: Entry | None
+    """The slot's entry; None when its bytes are not one."""
+    void: Void | None
+    """Why the slot counts for nothing; None when it counts."""
+
+
+def begin(spec: RunSpec, slot: bytes) -> RunState:
+    """The state after the genesis.
+
+    Raises ``Rejected`` with the decoder's code, or ``bad_genesis``: without a beginning there is no run.
+    """
+    entry = decode_entry(slot, spec.run)
+    genesis = entry.data
+    if not isinstance(genesis, Genesis):
+        raise Rejected("bad_genesis", f"the log begins with {entry.kind} instead of genesis")
+    if entry.signer != spec.owner:
+        raise Rejected("bad_genesis", "the genesis is not signed by the owner whom the spec names")
+    if (entry.seq, entry.prev, entry.term) != (0, NO_PREVIOUS, 0):
+        raise Rejected("bad_genesis", "the genesis has seq 0, term 0 and no previous entry")
+    if genesis.spec_sha256 != spec_hash(spec):
+        raise Rejected("bad_genesis", "the genesis belongs to another spec")
+    problem = check_shards(spec, genesis.shards, first=True)
+    if problem:
+        raise Rejected("bad_genesis", problem)
+    root = RevisionNode(Revision(0), None, None, genesis.shards, tokens_merged=0, seq=0)
+    return RunState(spec, 1, sha256_hex(slot), {root.revision: root}, head=root.revision, next_round=RoundId(0))
+
+
+def apply(state: RunState, slot: bytes) -> Step:
+    """Read the bytes of slot ``state.next_seq``. Total: whatever the bytes are, the next state is valid."""
+    try:
+        entry = decode_entry(slot, state.spec.run)
+    except Rejected as error:
+        return _void(state, slot, None, error)
+    try:
+        check_entry(state, entry)
+    except Rejected as error:
+        return _void(state, slot, entry, error)
+    return Step(_advance(_effect(state, entry), slot), entry, None)
+
+
+def history(spec: RunSpec, slots: Iterable[bytes]) -> Iterator[Step]:
+    """One step for each slot, the genesis first: what ``brigade run log`` prints. Raises as ``begin``."""
+    state: RunState | None = None
+    for slot in slots:
+        step = Step(begin(spec, slot), decode_entry(slot, spec.run), None) if state is None else apply(state, slot)
+        state = step.state
+        yield step
+
+
+def replay(spec: RunSpec, slots: Iterable[bytes]) -> RunState:
+    """The state after all ``slots``, in order from 0. Raises as ``begin``, and ``no_genesis`` for an empty log."""
+    state: RunState | None = None
+    for step in history(spec, slots):
+        state = step.state
+    if state is None:
+        raise Rejected("no_genesis", "the log is empty: the owner makes the first entry with `brigade run create`")
+    return state
+
+
+def _advance(state: RunState, slot: bytes) -> RunState:
+    return replace(state, next_seq=state.next_seq + 1, head_sha256=sha256_hex(slot))
+
+
+def _void(state: RunState, slot: bytes, entry: Entry | None, error: Rejected) -> Step:
+    void = Void(state.next_seq, error.code, error.message, entry.signer if entry else None)
+    return Step(replace(_advance(state, slot), voids=(*state.voids, void)), entry, void)
+
+
+def _effect(state: RunState, entry: Entry) -> RunState:
+    """What a valid entry changes, but for its place in the chain."""
+    data = entry.data
+    if isinstance(data, LeaderChanged):
+        leadership = Leadership(entry.term, entry.signer, data.instance, entry.seq)
+        return replace(state, leaders=(*state.leaders, leadership))
+    if isinstance(data, RoundOpened):
+        opened = OpenRound(data.round, data.base_revision, entry.seq, entry.at_ms)
+        return replace(state, open_round=opened, next_round=RoundId(data.round + 1))
+    if isinstance(data, RoundFrozen):
+        assert state.open_round is not None
+        frozen = replace(state.open_round, plan=data, plan_sha256=entry.slot_sha256, frozen_seq=entry.seq)
+        return replace(state, open_round=frozen)
+    if isinstance(data, RevisionCommitted):
+        return _commit(state, entry.seq, data)
+    assert isinstance(data, RoundAborted)
+    return replace(state, open_round=None, rounds_aborted=state.rounds_aborted + 1)
+
+
+def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
+    node = RevisionNode(data.revision, data.parent, data.round, data.shards, data.tokens_merged, seq)
+    return replace(
+        state,
+        open_round=None,
+        head=node.revision,
+        revisions={**state.revisions, node.revision: node},
+        rounds_committed=state.rounds_committed + 1,
+        tokens_merged=state.tokens_merged + node.tokens_merged,
+    )

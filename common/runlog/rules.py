@@ -1,0 +1,176 @@
+"""The rules that make an entry valid, each with the typed code of its breach.
+
+``check_entry`` raises ``Rejected`` with one of: ``wrong_seq``, ``wrong_prev`` (not this place in the chain);
+``not_allowed`` (the spec does not let the signer lead); ``stale_term``, ``future_term``, ``not_leader`` (leadership);
+``bad_transition`` (not what may follow now); ``bad_plan``, ``no_quorum``, ``bad_revision`` (contents that contradict
+the state). Replay turns each into a void.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn
+
+from common import keys
+from common.errors import Rejected
+from common.runlog.entries import (
+    Entry,
+    Genesis,
+    LeaderChanged,
+    PlanMember,
+    RevisionCommitted,
+    RoundAborted,
+    RoundFrozen,
+    RoundOpened,
+    ShardState,
+)
+from common.runlog.state import OpenRound, RunState
+from common.spec import RunSpec
+from common.units import RoundId
+
+
+def check_entry(state: RunState, entry: Entry) -> None:
+    """Raise ``Rejected`` unless ``entry`` may stand in slot ``state.next_seq``."""
+    if entry.seq != state.next_seq:
+        raise Rejected("wrong_seq", f"entry {entry.seq} stands in slot {state.next_seq}")
+    if entry.prev != state.head_sha256:
+        raise Rejected("wrong_prev", "the entry follows other bytes than those of the previous slot")
+    if entry.signer not in state.spec.validators:
+        raise Rejected("not_allowed", "the spec does not let this hotkey lead")
+    data = entry.data
+    if isinstance(data, LeaderChanged):
+        return _check_takeover(state, entry)
+    _check_leader(state, entry)
+    if isinstance(data, RoundOpened):
+        _check_opened(state, data)
+    elif isinstance(data, RoundFrozen):
+        _check_frozen(state, data)
+    elif isinstance(data, RevisionCommitted):
+        _check_committed(state, data)
+    elif isinstance(data, RoundAborted):
+        _the_open_round(state, data)
+    else:
+        assert isinstance(data, Genesis)
+        _bad_transition("a log has one genesis")
+
+
+def check_shards(spec: RunSpec, shards: tuple[ShardState, ...], first: bool) -> str:
+    """What is wrong with a revision's shards, or nothing. ``first``: revision 0, made by no update."""
+    if [shard.shard for shard in shards] != list(range(spec.num_shards)):
+        return f"a revision names shards 0 to {spec.num_shards - 1}, each once and in order"
+    for shard in shards:
+        if (shard.update is None) is not first:
+            return "every revision but the first names the update of each shard"
+        if first and shard.snapshot is None:
+            return "revision 0 names a snapshot of each shard"
+        if not (_is_hash(shard.weights_sha256) and _is_hash(shard.outer_sha256)):
+            return "a shard's hashes are 64 lowercase hex digits"
+    return ""
+
+
+def check_plan(spec: RunSpec, plan: RoundFrozen) -> str:
+    """What is wrong with a plan in itself, or nothing."""
+    places = [(member.shard, member.hotkey) for member in plan.members]
+    if places != sorted(set(places)):
+        return "members are ordered by shard and hotkey, each once"
+    for member in plan.members:
+        problem = _check_member(spec, plan.round, member)
+        if problem:
+            return f"{problem} (shard {member.shard}, {member.hotkey[:48]})"
+    return ""
+
+
+def plan_tokens(plan: RoundFrozen) -> int:
+    """Validated tokens of the accepted members: what a commit of the plan merges."""
+    return sum(member.tokens for member in plan.members if member.decision == "accepted")
+
+
+def _check_member(spec: RunSpec, round_id: RoundId, member: PlanMember) -> str:
+    if not 0 <= member.shard < spec.num_shards:
+        return "there is no such shard"
+    key = keys.delta_key(spec.run, round_id, member.shard, member.hotkey, member.delta.sha256)
+    if keys.parse_key(spec.run, key) is None:
+        return "the hotkey is no address"
+    if not 0 <= member.tokens <= member.tokens_claimed:
+        return "validated tokens lie between 0 and the claimed ones"
+    if not _is_hash(member.manifest_sha256):
+        return "manifest_sha256 is 64 lowercase hex digits"
+    if member.decision == "accepted":
+        good = not member.code and member.weight > 0 and 0 < member.scale < math.inf
+        return "" if good else "an accepted member has no code and a positive weight and scale"
+    good = bool(member.code) and member.weight == 0 and member.scale == 0
+    return "" if good else "a rejected member has a code, and weight and scale 0"
+
+
+def _check_takeover(state: RunState, entry: Entry) -> None:
+    if entry.term <= state.term:
+        raise Rejected("stale_term", f"a takeover into term {entry.term} came after term {state.term} had begun")
+    if entry.term > state.term + 1:
+        raise Rejected("future_term", f"term {entry.term} does not follow term {state.term}")
+
+
+def _check_leader(state: RunState, entry: Entry) -> None:
+    if entry.term < state.term:
+        raise Rejected("stale_term", f"written for term {entry.term} when term {state.term} had begun")
+    if entry.term > state.term:
+        raise Rejected("future_term", f"term {entry.term} has not begun")
+    if entry.signer != state.leader:
+        raise Rejected("not_leader", f"another hotkey leads term {state.term}")
+
+
+def _check_opened(state: RunState, data: RoundOpened) -> None:
+    if state.open_round is not None:
+        _bad_transition(f"round {state.open_round.round} is still open")
+    if data.round != state.next_round:
+        _bad_transition(f"the next round is {state.next_round}, not {data.round}")
+    if data.base_revision != state.head:
+        _bad_transition(f"the head is revision {state.head}, not {data.base_revision}")
+
+
+def _check_frozen(state: RunState, data: RoundFrozen) -> None:
+    opened = _the_open_round(state, data)
+    if opened.plan is not None:
+        _bad_transition(f"round {data.round} has its plan already")
+    problem = check_plan(state.spec, data)
+    if problem:
+        raise Rejected("bad_plan", problem)
+
+
+def _check_committed(state: RunState, data: RevisionCommitted) -> None:
+    opened = state.open_round
+    if opened is None or opened.round != data.round or opened.plan is None:
+        _bad_transition(f"round {data.round} is not open with a plan")
+    if data.parent != opened.base_revision or data.revision != state.next_revision:
+        raise Rejected("bad_revision", f"expected revision {state.next_revision} of base {opened.base_revision}")
+    problem = check_shards(state.spec, data.shards, first=False)
+    if problem:
+        raise Rejected("bad_revision", problem)
+    _check_quorum(state.spec, opened.plan, data.tokens_merged)
+
+
+def _check_quorum(spec: RunSpec, plan: RoundFrozen, tokens_merged: int) -> None:
+    """No quorum, no step: and no step for a part of the model only."""
+    if tokens_merged != plan_tokens(plan):
+        raise Rejected("bad_revision", f"the plan's accepted members bring {plan_tokens(plan)} tokens")
+    if tokens_merged < spec.round.quorum_tokens:
+        raise Rejected("no_quorum", f"{tokens_merged} tokens where the quorum is {spec.round.quorum_tokens}")
+    covered = {member.shard for member in plan.members if member.decision == "accepted"}
+    if len(covered) < spec.num_shards:
+        raise Rejected("no_quorum", "a shard has no accepted member")
+
+
+def _the_open_round(state: RunState, data: RoundFrozen | RoundAborted) -> OpenRound:
+    opened = state.open_round
+    if opened is None or opened.round != data.round:
+        _bad_transition(f"round {data.round} is not open")
+    if opened.base_revision != data.base_revision:
+        _bad_transition(f"round {data.round} has base {opened.base_revision}, not {data.base_revision}")
+    return opened
+
+
+def _bad_transition(message: str) -> NoReturn:
+    raise Rejected("bad_transition", message)
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) == 64 and all(c in "0123456789abcdef" for c in text)

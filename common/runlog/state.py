@@ -1,0 +1,128 @@
+"""The state of a run as its log tells it: frozen facts, and the questions that every process asks of them.
+
+A ``RunState`` is made by ``replay.py`` only. Invariants: revision 0 and ``head`` are always in ``revisions``; numbers
+of revisions and rounds never come twice; ``leaders`` has terms 1, 2, 3 … in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.runlog.entries import RoundFrozen, ShardState, revision_hash
+from common.spec import RunSpec
+from common.units import Hotkey, Revision, RoundId, Sha256
+
+
+@dataclass(frozen=True)
+class RevisionNode:
+    """One committed version of the weights."""
+
+    revision: Revision
+    parent: Revision | None
+    """None only for revision 0."""
+    round: RoundId | None
+    """The round that made it; None only for revision 0."""
+    shards: tuple[ShardState, ...]
+    """One for each shard, in order."""
+    tokens_merged: int
+    seq: int
+    """Slot of the entry that committed it."""
+
+    @property
+    def sha256(self) -> Sha256:
+        """Hash of the whole revision: what a manifest names as its base."""
+        return revision_hash(self.shards)
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that has begun and not ended: with a plan it is frozen."""
+
+    round: RoundId
+    base_revision: Revision
+    opened_seq: int
+    opened_ms: int
+    """The leader's wall clock, for people."""
+    plan: RoundFrozen | None = None
+    plan_sha256: Sha256 | None = None
+    """Hash of the bytes of the slot that holds the plan."""
+    frozen_seq: int | None = None
+
+
+@dataclass(frozen=True)
+class Leadership:
+    """Who leads from a slot on."""
+
+    term: int
+    hotkey: Hotkey
+    instance: str
+    """Nonce of the process, as in its lease."""
+    seq: int
+
+
+@dataclass(frozen=True)
+class Void:
+    """A slot that counts for nothing."""
+
+    seq: int
+    code: str
+    message: str
+    signer: Hotkey | None
+    """Who signed it; None when the bytes are no signed entry."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything that the log says, after the slots below ``next_seq``."""
+
+    spec: RunSpec
+    next_seq: int
+    """The slot that the next entry takes."""
+    head_sha256: Sha256
+    """SHA-256 of the last slot's bytes, void or not: what the next entry names as its ``prev``."""
+    revisions: Mapping[Revision, RevisionNode]
+    head: Revision
+    """The revision that miners train on."""
+    next_round: RoundId
+    leaders: tuple[Leadership, ...] = ()
+    """Every leader so far; the last one leads."""
+    open_round: OpenRound | None = None
+    rounds_committed: int = 0
+    rounds_aborted: int = 0
+    tokens_merged: int = 0
+    """Tokens of all committed rounds."""
+    voids: tuple[Void, ...] = ()
+
+    @property
+    def run(self) -> str:
+        return self.spec.run
+
+    @property
+    def term(self) -> int:
+        """Term of the present leader; 0 before the first."""
+        return self.leaders[-1].term if self.leaders else 0
+
+    @property
+    def leader(self) -> Hotkey | None:
+        """The hotkey that may append; None before the first ``leader_changed``."""
+        return self.leaders[-1].hotkey if self.leaders else None
+
+    @property
+    def next_revision(self) -> Revision:
+        return Revision(max(self.revisions) + 1)
+
+    @property
+    def head_node(self) -> RevisionNode:
+        return self.revisions[self.head]
+
+    def leader_of(self, term: int) -> Hotkey | None:
+        """Who led in ``term``; None for a term that the log does not know."""
+        return self.leaders[term - 1].hotkey if 1 <= term <= len(self.leaders) else None
+
+    def lineage(self, revision: Revision) -> tuple[RevisionNode, ...]:
+        """The nodes from revision 0 to ``revision``, along the parents. KeyError for an unknown revision."""
+        path = [self.revisions[revision]]
+        while path[-1].parent is not None:
+            path.append(self.revisions[path[-1].parent])
+        return tuple(reversed(path))
