@@ -51,7 +51,7 @@ class RequestVerifier:
             raise Rejected("malformed_auth", "only sr25519 hotkeys may call")
         nonce = lowered.get(http_auth.HEADER_NONCE.lower(), "")
         if nonce.isascii() and nonce.isdigit() and len(nonce) < 24 and int(nonce) < self._started_ns:
-            raise Rejected("stale_request", "signed before this server started; sign again with its time from /v1/health")
+            raise Rejected("stale_request", "signed before this server started; take its time from /v1/health again")
         try:
             caller = http_auth.verify(
                 headers,

@@ -170,6 +170,52 @@ class Health(Message):
     version: Annotated[str, Field(max_length=32)]
 
 
+class MinerStatus(Message):
+    """One miner as the validator sees it."""
+
+    hotkey: Address
+    uid: Count
+    live: bool
+    phase: Annotated[Phase, Field(strict=False)]
+    round_tokens: Count
+    tokens_per_s: Quantity
+    upload: UploadProgress | None
+    delivered: bool
+    score: Quantity | None
+    silent_s: Quantity
+    """Since its last heartbeat, on the validator's clock."""
+    note: Text
+
+
+class Status(Message):
+    """GET /v1/status, open to everybody: what `brigade status` and the live table show."""
+
+    run: Annotated[str, Field(max_length=48)]
+    spec_sha256: Digest
+    hotkey: Address
+    server_ns: Annotated[int, Field(ge=0, le=2**63 - 1)]
+    leading: bool
+    term: Count
+    next_seq: Count
+    head_revision: Count
+    rounds_committed: Count
+    rounds_aborted: Count
+    round: RoundView | None
+    waiting_for: Text
+    """What the validator waits for right now, in plain words."""
+    heldout_loss_first: Quantity | None
+    """Nats per token at revision 0."""
+    heldout_loss_head: Quantity | None
+    """Nats per token at the newest revision that was evaluated."""
+    reported_round: Count | None
+    """Newest round whose report is in the bucket."""
+    weights_set_block: Count | None
+    """Block of this validator's last weights on chain."""
+    weights_round: Count | None
+    """Newest reported round whose scores are in the weights on chain."""
+    miners: Annotated[list[MinerStatus], Field(max_length=256)]
+
+
 M = TypeVar("M", bound=Message)
 
 

@@ -1,0 +1,86 @@
+"""A validator's report of one round: scores and the evidence they rest on, as a signed object in the bucket.
+
+Reports are where scores live: a restarted validator reads its newest one and goes on from there. Times are integers
+of milliseconds; losses are float32 in nats per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.errors import Rejected
+from common.identity import SignedRecord, Signer, decode_record, sign_record
+from common.spec import SCHEMA
+from common.typed import from_json, to_json
+from common.units import Hotkey, Revision, RoundId, Uid
+
+REPORT = "report"
+MAX_REPORT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class MemberReport:
+    """One miner in one round."""
+
+    hotkey: Hotkey
+    uid: Uid
+    registered_block: int
+    decision: str
+    """accepted, rejected (see code), or absent: no submission was receipted."""
+    code: str
+    tokens_trained: int
+    """Grown by its own counters since the last report; what it claims."""
+    tokens_merged: int
+    """Validated tokens of its accepted submission."""
+    training_ms: int
+    online_ms: int
+    tokens_per_s: float
+    """Its median speed while training."""
+    assigned_drop: float
+    """Loss of the base minus loss with its delta, on its own samples."""
+    unseen_drop: float
+    """The same on samples nobody was assigned."""
+    quality: float
+    """0..1, from the drops."""
+    timeliness: float
+    """0..1."""
+    round_score: float
+    score: float
+    """Average over rounds: what weights on chain are made of."""
+    why: str
+    """The figures in one sentence."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One round."""
+
+    schema: int
+    run: str
+    signer: Hotkey
+    round: RoundId
+    revision: Revision
+    """Head after the round."""
+    committed: bool
+    heldout_loss_base: float
+    heldout_loss: float
+    """At the head after the round."""
+    members: tuple[MemberReport, ...]
+
+
+def sign_report(report: Report, signer: Signer) -> SignedRecord:
+    """Sign a report whose ``signer`` is the signer's hotkey."""
+    if report.signer != signer.hotkey:
+        raise ValueError("the report names another signer")
+    body = to_json(report)
+    assert isinstance(body, dict)
+    return sign_record(REPORT, body, signer)
+
+
+def decode_report(data: bytes, run: str) -> tuple[Report, SignedRecord]:
+    """Read a report of foreign origin. Raises ``Rejected``: see ``open_record``, or ``bad_report``."""
+    record = decode_record(REPORT, data, run, SCHEMA, MAX_REPORT_BYTES)
+    report = from_json(Report, record.body, "bad_report")
+    if len({member.hotkey for member in report.members}) != len(report.members):
+        raise Rejected("bad_report", "a hotkey appears twice")
+    return report, record
