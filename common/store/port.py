@@ -112,7 +112,8 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with ``prefix``, all pages, in the order of the keys' bytes."""
+        """Every object whose key starts with ``prefix``, all pages; in the keys' order within one folder only
+        (SeaweedFS walks folders, S3 compares whole keys)."""
         ...
 
     def delete(self, key: str) -> None:

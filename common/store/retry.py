@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from common import timeouts
 from common.errors import OperatorError, Retryable
 
 T = TypeVar("T")
@@ -23,8 +24,8 @@ class RetryPolicy:
     """How often and how patiently; ``attempts`` counts the first one."""
 
     attempts: int = 5
-    first_wait_s: float = 0.25
-    longest_wait_s: float = 8.0
+    first_wait_s: float = timeouts.RETRY_FIRST_S
+    longest_wait_s: float = timeouts.RETRY_MOST_S
     longest_asked_wait_s: float = 60.0  # a Retry-After beyond this is cut: the caller has deadlines of its own
 
     def __post_init__(self) -> None:
