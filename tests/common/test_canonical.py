@@ -33,12 +33,8 @@ def test_one_flipped_byte_is_another_value_or_refused(value, data):
     at = data.draw(st.integers(0, len(good) - 1))
     flip = data.draw(st.integers(1, 255))
     bad = good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]
-    try:
-        other = loads(bad)
-    except Rejected as error:
-        assert error.code == "bad_json"
-    else:
-        assert dumps(other) == bad != good
+    with contextlib.suppress(Rejected):
+        assert dumps(loads(bad)) == bad
 
 
 @given(st.binary(max_size=200))
