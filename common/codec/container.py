@@ -1,0 +1,163 @@
+"""The bytes of a delta or an update: a 32-byte header and one record per chunk.
+
+Header, little-endian: magic ``BRGD``, version u16, codec u8, magnitude bits u8, value count u64, chunk u32,
+density u32, scale i16, six zero bytes. The reader knows all of it but the scale from the run spec and refuses
+anything else, so the size is checked before the body is looked at and memory is bounded by the reader's own count.
+
+Invariants: ``decode`` is total (``Rejected`` or finite values); no two objects that it accepts hold the same values
+(the dense codec's minus zero apart); both directions are bit for bit the same on every machine, which lets followers
+compare updates by hash.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from common.codec.dense import VALUE_BYTES, decode_dense, encode_dense
+from common.codec.params import CHUNK, F32, I64, U8, CodecParams, chunk_count
+from common.codec.quant import MAX_SCALE, MIN_SCALE, is_based
+from common.codec.topk import decode_records, encode_records, level_codes, record_layout
+from common.errors import Rejected
+
+HEADER_BYTES = 32
+_HEADER = struct.Struct("<4sHBBQIIh6s")
+_MAGIC, _VERSION = b"BRGD", 1
+_KINDS = {"topk": 1, "bf16": 2}
+_ZEROS = bytes(6)
+_STREAM_CHUNKS = 256
+_EXPONENT = np.uint32(0x7F800000)
+
+
+def record_bytes(params: CodecParams) -> int:
+    """Bytes of one full chunk."""
+    return record_layout(params).size_bytes if params.kind == "topk" else VALUE_BYTES * CHUNK
+
+
+def encoded_size(count: int, params: CodecParams) -> int:
+    """Exact bytes of a vector of ``count`` values."""
+    body = chunk_count(count) * record_bytes(params) if params.kind == "topk" else VALUE_BYTES * count
+    return HEADER_BYTES + body
+
+
+def partition_chunks(count: int, num_partitions: int) -> list[tuple[int, int]]:
+    """Chunk ranges [start, end) of the partitions, as even as possible; some are empty if chunks are too few."""
+    if num_partitions < 1:
+        raise ValueError(f"num_partitions must be at least 1, not {num_partitions}")
+    chunks = chunk_count(count)
+    return [(p * chunks // num_partitions, (p + 1) * chunks // num_partitions) for p in range(num_partitions)]
+
+
+def partition_values(count: int, num_partitions: int) -> list[tuple[int, int]]:
+    """Value ranges [start, end) of the partitions."""
+    return [(min(a * CHUNK, count), min(b * CHUNK, count)) for a, b in partition_chunks(count, num_partitions)]
+
+
+def partition_ranges(count: int, params: CodecParams, num_partitions: int) -> list[tuple[int, int]]:
+    """Byte ranges [start, end) of the partitions in an encoded vector: whole records, the header left out."""
+    end, size = encoded_size(count, params), record_bytes(params)
+    chunks = partition_chunks(count, num_partitions)
+    return [(min(HEADER_BYTES + a * size, end), min(HEADER_BYTES + b * size, end)) for a, b in chunks]
+
+
+def encode(values: F32, params: CodecParams) -> bytes:
+    """The encoding of a one-dimensional float32 vector. Raises ``ValueError`` if it is not finite."""
+    if values.ndim != 1 or values.dtype != np.float32:
+        raise ValueError(f"encode takes a float32 vector, not {values.dtype} of shape {values.shape}")
+    values = np.ascontiguousarray(values)
+    if not _finite(values):
+        raise ValueError("the vector holds infinite values or NaN; nothing was encoded")
+    if params.kind == "bf16":
+        return _header(len(values), params, 0) + encode_dense(values)
+    records, scale = encode_records(values, record_layout(params))
+    return _header(len(values), params, scale) + records.tobytes()
+
+
+def decode(data: bytes | memoryview, *, expect: CodecParams, count: int) -> F32:
+    """The ``count`` values of ``data``; raises ``Rejected`` unless all of it is valid under ``expect``."""
+    out = np.empty(count, dtype=np.float32)
+    for start, values in decode_stream(data, expect=expect, count=count):
+        out[start : start + len(values)] = values
+    return out
+
+
+def decode_stream(data: bytes | memoryview, *, expect: CodecParams, count: int) -> Iterator[tuple[int, F32]]:
+    """Like ``decode``, in pieces ``(first value's position, values)``; memory is bounded by one piece."""
+    scale = check(data, expect=expect, count=count)
+    size, chunks = record_bytes(expect), chunk_count(count)
+    for first in range(0, chunks, _STREAM_CHUNKS):
+        last = min(first + _STREAM_CHUNKS, chunks)
+        body = memoryview(data)[HEADER_BYTES + first * size : HEADER_BYTES + last * size]
+        yield first * CHUNK, _decode_body(body, expect, count, first, scale)
+
+
+def check(data: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
+    """Checks header, size and scale of a whole object without decoding it; gives the scale, raises ``Rejected``."""
+    size = encoded_size(count, expect)
+    if len(data) != size:
+        raise Rejected("wrong_size", f"{len(data)} bytes; {count} values in this run's codec take {size}")
+    scale = read_header(data[:HEADER_BYTES], expect=expect, count=count)
+    if expect.kind == "topk" and expect.magnitude_bits == 8 and not is_based(_codes(data, expect), scale):
+        raise Rejected("non_canonical", f"the scale {scale} is not the one that the magnitudes call for")
+    return scale
+
+
+def decode_partition(
+    header: bytes, body: bytes | memoryview, *, expect: CodecParams, count: int, chunks: tuple[int, int]
+) -> F32:
+    """Values of the chunks [start, end) from the object's header and just their bytes; raises ``Rejected``."""
+    scale = read_header(header, expect=expect, count=count)
+    size = encoded_size(min(chunks[1] * CHUNK, count) - min(chunks[0] * CHUNK, count), expect) - HEADER_BYTES
+    if len(body) != size:
+        raise Rejected("wrong_size", f"{len(body)} bytes; chunks {chunks[0]} to {chunks[1]} take {size}")
+    return _decode_body(body, expect, count, chunks[0], scale)
+
+
+def read_header(header: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
+    """The scale in a header that otherwise is exactly as the run prescribes; raises ``Rejected``."""
+    if len(header) != HEADER_BYTES:
+        raise Rejected("wrong_size", f"a header of {len(header)} bytes; it has {HEADER_BYTES}")
+    magic, version, kind, magnitude_bits, values, chunk, density, scale, zeros = _HEADER.unpack(header)
+    if magic != _MAGIC:
+        raise Rejected("bad_magic", "not a Brigade delta")
+    if version != _VERSION:
+        raise Rejected("wrong_schema", f"delta format {version}; this program reads {_VERSION}: update brigade")
+    found = (kind, magnitude_bits, density, chunk, values)
+    wanted = (_KINDS[expect.kind], expect.magnitude_bits, expect.density, CHUNK, count)
+    if found != wanted:
+        raise Rejected("wrong_schema", f"codec, bits, density, chunk, count {found}; the run has {wanted}")
+    if zeros != _ZEROS or not _scale_allowed(scale, expect):
+        raise Rejected("bad_header", f"reserved bytes {zeros.hex()} and scale {scale} are not allowed here")
+    return int(scale)
+
+
+def _scale_allowed(scale: int, params: CodecParams) -> bool:
+    if params.kind == "topk" and params.magnitude_bits == 8:
+        return MIN_SCALE <= scale <= MAX_SCALE
+    return scale == 0
+
+
+def _header(count: int, params: CodecParams, scale: int) -> bytes:
+    kind = _KINDS[params.kind]
+    return _HEADER.pack(_MAGIC, _VERSION, kind, params.magnitude_bits, count, CHUNK, params.density, scale, _ZEROS)
+
+
+def _records(body: bytes | memoryview, params: CodecParams) -> U8:
+    return np.frombuffer(body, dtype=np.uint8).reshape(-1, record_bytes(params))
+
+
+def _codes(data: bytes | memoryview, params: CodecParams) -> I64:
+    return level_codes(_records(memoryview(data)[HEADER_BYTES:], params), record_layout(params))
+
+
+def _decode_body(body: bytes | memoryview, params: CodecParams, count: int, first_chunk: int, scale: int) -> F32:
+    if params.kind == "bf16":
+        return decode_dense(np.frombuffer(body, dtype=np.uint8))
+    return decode_records(_records(body, params), record_layout(params), scale, first_chunk, count)
+
+
+def _finite(values: F32) -> bool:
+    bits = values.view(np.uint32)
+    return all(not ((bits[i : i + (1 << 20)] & _EXPONENT) == _EXPONENT).any() for i in range(0, len(bits), 1 << 20))
