@@ -1,0 +1,78 @@
+"""One conditional put, and the answer to the only question that matters after it: whose bytes lie there now?
+
+Invariant: the answer comes from the store. A reply that was lost, a refusal and a passing fault are all settled by
+reading the key again: the writer's own bytes mean that it won, others mean that it lost, none (or the old version)
+that the same bytes are sent once more. Bodies hold a nonce, so nobody else's bytes can look like one's own.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from common.errors import Retryable
+from common.store.port import ObjectMissing, ObjectStore, PreconditionFailed
+from common.store.retry import RetryPolicy, Sleep, Uniform, with_retries
+
+MAX_READ_BYTES = 16 << 20
+"""Far more than a valid log entry or lease has: what a writer gone wrong may have put there must still be readable."""
+WRITE_POLICY = RetryPolicy(attempts=6)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a storage call is repeated, and by which sleep and dice."""
+
+    policy: RetryPolicy = WRITE_POLICY
+    sleep: Sleep = time.sleep
+    uniform: Uniform = random.random
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What lies at a key after a conditional put."""
+
+    mine: bool
+    body: bytes
+    etag: str
+
+
+def put_once(store: ObjectStore, key: str, body: bytes, replaces: str | None, patience: Patience) -> Holder:
+    """Put ``body`` where the key is free (``replaces`` None) or holds the version with that ETag.
+
+    Raises ``Retryable`` when the store stays away: the put may or may not have happened.
+    """
+    return with_retries(
+        lambda: _attempt(store, key, body, replaces, patience),
+        patience.policy,
+        sleep=patience.sleep,
+        uniform=patience.uniform,
+    )
+
+
+def read_now(store: ObjectStore, key: str, patience: Patience) -> Holder | None:
+    """The object as it is, as nobody's in particular; None when there is none."""
+    try:
+        fetched = with_retries(
+            lambda: store.get(key, max_bytes=MAX_READ_BYTES),
+            patience.policy,
+            sleep=patience.sleep,
+            uniform=patience.uniform,
+        )
+    except ObjectMissing:
+        return None
+    return Holder(False, fetched.body, fetched.info.etag)
+
+
+def _attempt(store: ObjectStore, key: str, body: bytes, replaces: str | None, patience: Patience) -> Holder:
+    try:
+        etag = store.put(key, body, if_none_match=replaces is None, if_match=replaces)
+        return Holder(True, body, etag)
+    except (PreconditionFailed, Retryable) as fault:
+        found = read_now(store, key, patience)
+        if found is not None and found.body == body:
+            return Holder(True, body, found.etag)
+        if found is not None and found.etag != replaces:
+            return found
+        raise Retryable(f"{key} was not written: {fault}") from fault

@@ -1,0 +1,85 @@
+"""Reading the log by plain GETs: slot after slot until one is missing. No listing, no credentials, no leader.
+
+A reader keeps the state it has and asks only for what came after, so that following a run costs one GET of a missing
+key at each look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from common import keys
+from common.errors import Rejected
+from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.entries import decode_entry
+from common.runlog.replay import Step, apply, begin
+from common.runlog.state import RunState
+from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
+from common.store.port import ObjectMissing, ObjectReader
+from common.units import Sha256
+
+ReadSlot = Callable[[int], bytes | None]
+"""The bytes of a slot, or None when nothing was written there yet."""
+
+
+class LogReader:
+    """A run's log through an ``ObjectReader``."""
+
+    def __init__(self, reader: ObjectReader, spec: RunSpec) -> None:
+        self._reader = reader
+        self._spec = spec
+
+    def steps(self, state: RunState | None = None) -> Iterator[Step]:
+        """One step for each slot after ``state``, or for the whole log.
+
+        Raises ``Rejected('no_genesis')`` or as ``replay.begin`` for a log without a valid beginning, and
+        ``Retryable`` when the store stays away: what was yielded before stays true.
+        """
+        return walk(self._spec, self.read_slot, state)
+
+    def catch_up(self, state: RunState | None = None) -> RunState:
+        """The state after the last slot written so far. Raises as ``steps``."""
+        return catch_up(self._spec, self.read_slot, state)
+
+    def read_slot(self, seq: int) -> bytes | None:
+        """The bytes of slot ``seq``, or None when it is still free."""
+        try:
+            return self._reader.fetch(keys.log_key(self._spec.run, seq), max_bytes=MAX_READ_BYTES)
+        except ObjectMissing:
+            return None
+
+
+def walk(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> Iterator[Step]:
+    """One step for each slot from ``state`` on, until one is free."""
+    if state is None:
+        first = read_slot(0)
+        if first is None:
+            raise Rejected(
+                "no_genesis", f"run {spec.run} has no log here: its owner starts it with `brigade run create`"
+            )
+        state = begin(spec, first)
+        yield Step(state, decode_entry(first, spec.run), None)
+    while (slot := read_slot(state.next_seq)) is not None:
+        step = apply(state, slot)
+        state = step.state
+        yield step
+
+
+def catch_up(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> RunState:
+    """The state after the last slot written so far."""
+    for step in walk(spec, read_slot, state):
+        state = step.state
+    assert state is not None
+    return state
+
+
+def load_run(reader: ObjectReader, run: str, spec_sha256: Sha256) -> RunSpec:
+    """The spec of ``run``, proved to be the one whose hash the owner committed on chain.
+
+    Raises ``ObjectMissing``, ``Rejected`` (``checksum_mismatch``, ``bad_spec``, ``wrong_run``) and ``Retryable``.
+    """
+    data = reader.fetch(keys.spec_key(run), max_bytes=MAX_SPEC_BYTES, sha256=spec_sha256)
+    spec = decode_spec(data)
+    if spec.run != run:
+        raise Rejected("wrong_run", f"the spec stored for run {run} is that of run {spec.run}")
+    return spec

@@ -1,0 +1,211 @@
+"""A small run to write histories for: keys known to everybody, entries that are valid one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from common.identity import KeypairSigner, Signer
+from common.records import ObjectRef
+from common.runlog.casput import Patience
+from common.runlog.entries import (
+    NO_PREVIOUS,
+    Draft,
+    EntryData,
+    Genesis,
+    LeaderChanged,
+    PlanMember,
+    RevisionCommitted,
+    RoundAborted,
+    RoundFrozen,
+    RoundOpened,
+    ShardState,
+    encode_entry,
+)
+from common.runlog.replay import begin
+from common.runlog.rules import plan_tokens
+from common.runlog.state import RunState
+from common.spec import (
+    CodecSpec,
+    DataSpec,
+    GateSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    RoundSpec,
+    RunSpec,
+    ScoringSpec,
+    spec_hash,
+)
+from common.store.retry import RetryPolicy
+from common.units import Sha256, ShardId, Uid, sha256_hex
+
+OWNER = KeypairSigner.from_uri("//Owner")
+ALICE = KeypairSigner.from_uri("//Alice")
+BOB = KeypairSigner.from_uri("//Bob")
+MINERS = tuple(KeypairSigner.from_uri(f"//Miner{i}") for i in range(3))
+STRANGER = KeypairSigner.from_uri("//Stranger")
+
+TINY = ModelSpec(
+    vocab_size=64,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    ffn_size=24,
+    max_seq_len=32,
+    rope_theta=10000.0,
+    norm_eps=1e-5,
+    tied_head=False,
+    init_std=0.02,
+    init_seed=7,
+)
+
+
+def tiny_spec(num_shards: int = 1, momentum: float = 0.0, densities: tuple[int, ...] = (4096, 512)) -> RunSpec:
+    """A run of a model of a few thousand parameters, led by Alice or Bob."""
+    return RunSpec(
+        schema=1,
+        run="tiny",
+        netuid=2,
+        owner=OWNER.hotkey,
+        validators=(ALICE.hotkey, BOB.hotkey),
+        num_shards=num_shards,
+        seed=0,
+        model=TINY,
+        data=DataSpec(dataset=sha256_hex(b"data"), tokenizer="bytes", seq_len=32),
+        inner=InnerSpec(1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, 0, 100, 0.1, 2, 10),
+        outer=OuterSpec(lr=1.0, momentum=momentum),
+        codec=CodecSpec("topk", densities, 16, 0.95, 2),
+        round=RoundSpec(1000, 100, 60.0, 20.0, 1.0, 5.0, 2),
+        gates=GateSpec(10.0, 3.0, -0.1, 0.99, 0.5, 1.1),
+        scoring=ScoringSpec(8, 8, 4),
+    )
+
+
+SPEC = tiny_spec()
+
+
+def no_patience(attempts: int = 4) -> Patience:
+    """Retries without waiting."""
+    return Patience(RetryPolicy(attempts=attempts), sleep=lambda _: None, uniform=lambda: 0.5)
+
+
+def counting_nonces() -> Iterator[str]:
+    """Nonces that differ, in a fixed order."""
+    number = 0
+    while True:
+        number += 1
+        yield f"n{number}"
+
+
+def ref(name: str) -> ObjectRef:
+    """A reference to bytes that nobody stored."""
+    return ObjectRef(sha256_hex(name.encode()), len(name))
+
+
+def shards(spec: RunSpec, name: str, first: bool = False) -> tuple[ShardState, ...]:
+    """A revision's shards with made-up hashes."""
+    return tuple(
+        ShardState(
+            ShardId(i),
+            sha256_hex(f"{name}/w{i}".encode()),
+            sha256_hex(f"{name}/o{i}".encode()),
+            None if first else ref(f"{name}/u{i}"),
+            ref(f"{name}/s{i}") if first else None,
+        )
+        for i in range(spec.num_shards)
+    )
+
+
+def genesis(spec: RunSpec = SPEC) -> Genesis:
+    return Genesis(spec_hash(spec), shards(spec, "r0", first=True))
+
+
+def genesis_slot(spec: RunSpec = SPEC) -> bytes:
+    return slot(None, genesis(spec), OWNER, term=0, spec=spec)
+
+
+def started(spec: RunSpec = SPEC) -> RunState:
+    """A state with nothing but the genesis."""
+    return begin(spec, genesis_slot(spec))
+
+
+def slot(
+    state: RunState | None,
+    data: EntryData,
+    signer: Signer,
+    term: int | None = None,
+    spec: RunSpec = SPEC,
+    nonce: str = "n",
+    prev: Sha256 | None = None,
+    seq: int | None = None,
+) -> bytes:
+    """The bytes of an entry that follows ``state``, or that lies about its place."""
+    place = (state.next_seq, state.head_sha256, state.term) if state else (0, NO_PREVIOUS, 0)
+    draft = Draft(
+        run=spec.run,
+        seq=place[0] if seq is None else seq,
+        prev=prev or place[1],
+        term=place[2] if term is None else term,
+        nonce=nonce,
+        at_ms=1_700_000_000_000,
+        reason="because",
+        data=data,
+    )
+    return encode_entry(draft, signer)
+
+
+def member(spec: RunSpec, signer: Signer, shard: int = 0, tokens: int = 100, code: str = "") -> PlanMember:
+    """A plan's member; with ``code`` a rejected one."""
+    accepted = not code
+    return PlanMember(
+        shard=ShardId(shard),
+        hotkey=signer.hotkey,
+        uid=Uid(1),
+        registered_block=1,
+        delta=ref(f"delta of {signer.hotkey}"),
+        manifest_sha256=sha256_hex(b"manifest"),
+        tokens_claimed=tokens,
+        tokens=tokens if accepted else 0,
+        decision="accepted" if accepted else "rejected",
+        code=code,
+        reason="fine" if accepted else "not fine",
+        weight=1.0 if accepted else 0.0,
+        scale=1.0 if accepted else 0.0,
+    )
+
+
+def opened(state: RunState) -> RoundOpened:
+    return RoundOpened(state.next_round, state.head)
+
+
+def frozen(state: RunState, *members: PlanMember) -> RoundFrozen:
+    """The plan of the open round; by default every miner is accepted on every shard."""
+    assert state.open_round is not None
+    spec = state.spec
+    chosen = members or tuple(member(spec, m, s) for s in range(spec.num_shards) for m in MINERS)
+    ordered = tuple(sorted(chosen, key=lambda m: (m.shard, m.hotkey)))
+    return RoundFrozen(state.open_round.round, state.open_round.base_revision, ordered)
+
+
+def committed(state: RunState, tokens: int | None = None) -> RevisionCommitted:
+    assert state.open_round is not None
+    plan = state.open_round.plan
+    merged = tokens if tokens is not None else (plan_tokens(plan) if plan else 0)
+    revision = state.next_revision
+    return RevisionCommitted(
+        state.open_round.round,
+        revision,
+        state.open_round.base_revision,
+        merged,
+        shards(state.spec, f"r{revision}"),
+    )
+
+
+def aborted(state: RunState) -> RoundAborted:
+    assert state.open_round is not None
+    return RoundAborted(state.open_round.round, state.open_round.base_revision, "no_quorum")
+
+
+def takeover(name: str = "process") -> LeaderChanged:
+    return LeaderChanged(name)
