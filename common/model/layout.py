@@ -115,8 +115,8 @@ def weights_hash(vector: Vector) -> Sha256:
 
 def little_endian_bytes(vector: Vector) -> memoryview:
     """The vector's bytes as they are stored and hashed; shares memory with it where the machine is little-endian."""
-    stored = vector if sys.byteorder == "little" else vector.astype("<f4")
-    return memoryview(np.ascontiguousarray(stored)).cast("B")
+    stored = np.ascontiguousarray(vector if sys.byteorder == "little" else vector.astype("<f4"))
+    return memoryview(stored.view(np.uint8))
 
 
 def model_hash(shard_hashes: Mapping[int, Sha256] | tuple[Sha256, ...]) -> Sha256:

@@ -30,7 +30,7 @@ class RMSNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary position embedding: tables of cos and sin, float32 [max_seq_len, head_size], not saved with the weights."""
+    """Rotary position embedding: tables of cos and sin, float32 [max_seq_len, head_size], no part of the weights."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -82,7 +82,8 @@ class Attention(nn.Module):
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+        batch, time, size = x.shape
+        return x.view(batch, time, heads, size // heads).transpose(1, 2)
 
 
 class FeedForward(nn.Module):

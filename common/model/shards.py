@@ -8,7 +8,7 @@ shard; of equals it takes the one whose early shards are smallest, since those c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from common.errors import OperatorError
 from common.spec import ModelSpec
@@ -69,7 +69,7 @@ def _best_ends(spec: ModelSpec, num_shards: int) -> tuple[int, ...]:
         ends = (embedding if first == 0 else 0) + (head if end == spec.num_layers else 0)
         return layer * (end - first) + ends
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(first: int, shards: int) -> tuple[int, tuple[int, ...]]:
         """(largest part, ends) of the layers from ``first`` on."""
         if shards == 1:
