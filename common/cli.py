@@ -1,0 +1,179 @@
+"""The command ``brigade``: collects the rooms' commands, reads the config file, and is the edge where errors end.
+
+Commands are found through the entry-point group ``brigade.commands`` and imported only when they are called, so that
+one that is slow or broken costs the others nothing; help shows the first line of their modules' docstrings.
+
+Invariant: our own errors print one line and give their exit code (1 run failed, 2 usage, 3 environment); an error that
+nobody foresaw leaves its traceback in a log file that the line names.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from common.errors import BrigadeError, OperatorError, SetupError
+from common.logs import BoundedFile, log_path, redact
+
+GROUP = "brigade.commands"
+INTERRUPTED = 130
+COMPLETION = ("install_completion", "show_completion")  # Typer adds them to every app; they belong to none of ours
+
+
+@lru_cache(maxsize=1)
+def commands() -> dict[str, EntryPoint]:
+    """The entry point of every command, by name."""
+    return {point.name: point for point in sorted(entry_points(group=GROUP))}
+
+
+def load(point: EntryPoint) -> Any:
+    """The command behind an entry point. Raises SetupError when its module can't be imported."""
+    try:
+        target = point.load()
+    except ImportError as error:
+        raise SetupError(f"the command {point.name} can't be loaded ({error}); install Brigade again") from error
+    command = typer.main.get_command(target) if isinstance(target, typer.Typer) else target
+    command.name = point.name
+    command.params = [parameter for parameter in command.params if parameter.name not in COMPLETION]
+    return command
+
+
+def summary(point: EntryPoint) -> str:
+    """The first line of the module's docstring, read without importing the module."""
+    try:
+        spec = importlib.util.find_spec(point.module)
+        source = Path(spec.origin).read_bytes() if spec and spec.origin else b""
+        text = ast.get_docstring(ast.parse(source)) or ""
+    except (ImportError, OSError, SyntaxError):
+        return "(can't be loaded)"
+    line = text.split("\n\n")[0].replace("\n", " ").replace("``", "")
+    return re.sub(r"^brigade [a-z ]+: ", "", line)
+
+
+class LazyGroup(TyperGroup):
+    """The root: knows its commands' names, and imports the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(commands())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A stand-in with name and summary, which is all that help shows."""
+        point = commands().get(cmd_name)
+        return TyperCommand(cmd_name, short_help=summary(point)) if point else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        point = commands().get(args[0])
+        if point is None:
+            raise OperatorError(f"there is no command {args[0]!r}; brigade --help lists them")
+        command = load(point)
+        apply_config(ctx, command)
+        return args[0], command, args[1:]
+
+
+app = typer.Typer(
+    name="brigade",
+    cls=LazyGroup,
+    help="Train one language model on machines that nobody controls.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"brigade {version('brigade')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar="BRIGADE_CONFIG", help="TOML file with a table of settings for each command."),
+    ] = None,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Read the config file, if there is one."""
+    if config is not None:
+        from common.config import read_tables
+
+        ctx.default_map = read_tables(config, set(commands()))
+
+
+def apply_config(ctx: Any, command: Any) -> None:
+    """Check the config file's table for ``command`` before its values become defaults."""
+    if ctx.default_map:
+        from common.config import check_table
+
+        check_table(command, ctx.default_map.get(command.name, {}), f"[{command.name}]")
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """The console script. Always ends in ``SystemExit``."""
+    sys.exit(run(list(sys.argv[1:] if args is None else args)))
+
+
+def run(args: list[str]) -> int:
+    """Run one command line and return its exit code, with every error turned into one line on stderr."""
+    try:
+        result = app(args, prog_name="brigade", standalone_mode=False)
+    except typer.TyperException as error:
+        return _usage(error)
+    except typer.Abort:
+        return _fail("stopped", INTERRUPTED)
+    except BrigadeError as error:
+        return _fail(_with_log(str(error)), error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the edge: whatever nobody foresaw is kept with its traceback
+        return _fail(f"{type(error).__name__}: {error} (this is a bug; traceback in {_keep(error)})", 1)
+    return result if isinstance(result, int) else 0
+
+
+def _usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context else ""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if "\n" in message.strip():  # a group called without its command: the message is its help
+        print(message, file=sys.stderr)
+        return 2
+    return _fail(message.rstrip(".") + where, int(getattr(error, "exit_code", 2)))
+
+
+def _fail(message: str, code: int) -> int:
+    print("brigade: " + redact(" ".join(message.split())), file=sys.stderr, flush=True)
+    return code
+
+
+def _with_log(message: str) -> str:
+    path = log_path()
+    return f"{message} (log: {path})" if path else message
+
+
+def _keep(error: Exception) -> Path:
+    """Write the traceback to this process's log, or to a file of its own when it has none yet."""
+    path = log_path() or Path(tempfile.gettempdir()) / f"brigade-{os.getuid()}" / "crash.log"
+    text = "".join(traceback.format_exception(error))
+    file = BoundedFile(path)
+    file.write(redact(text))
+    file.close()
+    return path
+
+
+if __name__ == "__main__":
+    main()
