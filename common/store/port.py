@@ -139,9 +139,7 @@ class ObjectStore(Protocol):
 class ObjectReader(Protocol):
     """Read access without credentials of one's own: what miners have."""
 
-    def fetch(
-        self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None
-    ) -> bytes:
+    def fetch(self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None) -> bytes:
         """The whole object, checked against the given hash and size; transient faults are retried inside.
 
         Raises ``ObjectMissing``, ``Rejected`` (``too_large``, ``size_mismatch``, ``checksum_mismatch``,

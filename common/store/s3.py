@@ -63,12 +63,14 @@ class S3Store:
         *,
         connect_timeout_s: float = timeouts.CONNECT_S,
         read_timeout_s: float = timeouts.STORE_READ_S,
+        list_page_keys: int = 1000,
         policy: RetryPolicy | None = None,
         sleep: Sleep = time.sleep,
         uniform: Uniform = random.random,
     ) -> None:
         self.config = config
         self._base = f"{config.prefix}/" if config.prefix else ""
+        self._list_page_keys = list_page_keys
         self._policy = policy or RetryPolicy()
         self._sleep = sleep
         self._uniform = uniform
@@ -111,7 +113,8 @@ class S3Store:
             return self._info_by_get(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        request = {"Bucket": self.config.bucket, "Prefix": self._base + prefix}
+        bucket, page_keys = self.config.bucket, self._list_page_keys
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": self._base + prefix, "MaxKeys": page_keys}
         while True:
             page = self._repeat(prefix, lambda: self._client.list_objects_v2(**request))
             for item in page.get("Contents", ()):

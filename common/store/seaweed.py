@@ -33,7 +33,7 @@ from common.store.s3 import S3Store
 
 _SERVICES = ("s3", "master", "filer", "volume", "admin")
 _READY_KEY = "brigade-ready"
-_LAUNCHES = 3  # when a stranger takes a port between our look and the server's
+_LAUNCHES = 3
 
 
 def find_weed(system: str | None = None, machine: str | None = None) -> Path:
@@ -91,14 +91,16 @@ class SeaweedServer:
         if self._process is not None and self._process.poll() is None:
             raise RuntimeError("the server is running already")
         deadline_s = monotonic_s() + ready_within_s
-        for launch in range(_LAUNCHES):
+        for _ in range(_LAUNCHES):
             config, ports = self._prepare()
+            self._await_ports(ports, deadline_s, monotonic_s, sleep)
             self._process = self._launch(config, ports, die_with_parent)
             if self._wait_ready(config, deadline_s, monotonic_s, sleep):
                 return config
             self.stop()
-            if launch == _LAUNCHES - 1 or not self._forget_taken_ports(ports):
+            if monotonic_s() >= deadline_s or self._has_data():
                 break
+            (self.directory / "ports.json").unlink()  # a stranger may have taken one between our look and the server's
         raise SetupError(f"the storage server did not start; see {self.directory / 'server.out'} and {self.log_path}")
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
@@ -157,16 +159,25 @@ class SeaweedServer:
         write_private(self.directory / "ports.json", json.dumps(ports).encode())
         return ports
 
-    def _forget_taken_ports(self, ports: dict[str, int]) -> bool:
-        """After a failed start: whether a taken port explains it and other ports may be tried (never after data is
-        there, since the endpoint may have been told to others)."""
-        taken = [port for port in ports.values() if not (is_free(port) and is_free(port + GRPC_OFFSET))]
-        if not taken:
-            return False
-        if self._s3_port in taken or any((self.directory / "data").glob("*.dat")):
-            raise SetupError(f"port {taken[0]} (or {taken[0] + GRPC_OFFSET}) is in use; end the program that holds it")
-        (self.directory / "ports.json").unlink()
-        return True
+    def _await_ports(
+        self,
+        ports: dict[str, int],
+        deadline_s: float,
+        monotonic_s: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """Wait until our ports are free: a server that was just killed needs a moment to let go of them."""
+        while taken := [port for port in ports.values() if not (is_free(port) and is_free(port + GRPC_OFFSET))]:
+            if monotonic_s() >= deadline_s:
+                raise SetupError(
+                    f"port {taken[0]} or {taken[0] + GRPC_OFFSET} is in use: "
+                    f"is another server running in {self.directory}? End the program that holds it"
+                )
+            sleep(0.05)
+
+    def _has_data(self) -> bool:
+        """Whether objects were ever stored here; then the endpoint is known to others and may not change."""
+        return any((self.directory / "data").glob("*.dat"))
 
     def _launch(self, config: StorageConfig, ports: dict[str, int], die_with_parent: bool) -> subprocess.Popen[bytes]:
         for name in ("data", "log"):

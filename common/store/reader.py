@@ -1,0 +1,149 @@
+"""The two ``ObjectReader``s: over plain HTTP, as miners read, and over a store, as validators and tests do.
+
+Both check size and hash the same way, so code that takes an ``ObjectReader`` need not care which one it has. Files
+are written beside their place, synced and renamed: a reader of the path finds the whole object or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from common.errors import SetupError
+from common.store.download import Expected, MemorySink, Sink, download
+from common.store.http import HttpClient
+from common.store.port import ObjectStore, check_key
+from common.store.retry import RetryPolicy, Sleep, Uniform, with_retries
+from common.units import Sha256, format_bytes
+
+
+class HttpReader:
+    """Reads objects by GET from under a base URL, or from the URLs that ``url_for`` gives (a bucket that is not
+    public, where a validator presigns reads). Threads may share it."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        http: HttpClient | None = None,
+        url_for: Callable[[str], str] | None = None,
+        policy: RetryPolicy | None = None,
+        sleep: Sleep = time.sleep,
+        uniform: Uniform = random.random,
+    ) -> None:
+        base = base_url.rstrip("/")
+        self._url_for = url_for or (lambda key: f"{base}/{key}")
+        self._http = http or HttpClient()
+        self._policy = policy or RetryPolicy()
+        self._sleep = sleep
+        self._uniform = uniform
+
+    def fetch(self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None) -> bytes:
+        """See ``ObjectReader.fetch``."""
+        sink = MemorySink()
+        self._download(Expected(check_key(key), max_bytes, sha256, size_bytes), sink)
+        return bytes(sink.body)
+
+    def fetch_file(
+        self, key: str, path: Path, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None
+    ) -> int:
+        """Like ``fetch``, into the file ``path``, without holding the object in memory; returns the size."""
+        expected = Expected(check_key(key), max_bytes, sha256, size_bytes)
+        with atomic_file(path, size_bytes or 0) as file:
+            return self._download(expected, _FileSink(file))
+
+    def _download(self, expected: Expected, sink: Sink) -> int:
+        url = self._url_for(expected.key)
+        return download(self._http, url, expected, sink, policy=self._policy, sleep=self._sleep, uniform=self._uniform)
+
+
+class StoreReader:
+    """Reads objects with a store's own credentials."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        policy: RetryPolicy | None = None,
+        sleep: Sleep = time.sleep,
+        uniform: Uniform = random.random,
+    ) -> None:
+        self._store = store
+        self._policy = policy or RetryPolicy()
+        self._sleep = sleep
+        self._uniform = uniform
+
+    def fetch(self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None) -> bytes:
+        """See ``ObjectReader.fetch``."""
+        expected = Expected(check_key(key), max_bytes, sha256, size_bytes)
+        body = with_retries(
+            lambda: self._store.get(key, max_bytes=max_bytes).body,
+            self._policy,
+            sleep=self._sleep,
+            uniform=self._uniform,
+        )
+        expected.check_size(len(body))
+        expected.check_hash(hashlib.sha256(body).hexdigest())
+        return body
+
+    def fetch_file(
+        self, key: str, path: Path, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None
+    ) -> int:
+        """Like ``fetch``, into the file ``path``; returns the size."""
+        body = self.fetch(key, max_bytes=max_bytes, sha256=sha256, size_bytes=size_bytes)
+        with atomic_file(path, len(body)) as file:
+            return file.write(body)
+
+
+class _FileSink:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, block: bytes) -> None:
+        self._file.write(block)
+
+    def restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+
+
+@contextmanager
+def atomic_file(path: Path, size_bytes: int) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when the block ends well, and vanishes when it does not.
+
+    Raises SetupError when the disk has no room for ``size_bytes``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(path.parent).free
+    if free_bytes < size_bytes:
+        need, have = format_bytes(size_bytes), format_bytes(free_bytes)
+        raise SetupError(f"no room for {path.name} in {path.parent}: {need} needed, {have} free; make room")
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Without it the rename may be undone by a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

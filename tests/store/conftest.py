@@ -1,0 +1,36 @@
+"""One real server for the area's tests; each test gets a prefix of its own on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from common.store.config import StorageConfig
+from common.store.http import HttpClient
+from common.store.s3 import S3Store
+from tests.support.storage import fresh_prefix, quick_store, running_server
+
+
+@pytest.fixture(scope="session")
+def server_config(tmp_path_factory: Any) -> Iterator[StorageConfig]:
+    with running_server(tmp_path_factory.mktemp("seaweed")) as (_, config):
+        yield config
+
+
+@pytest.fixture
+def config(server_config: StorageConfig) -> StorageConfig:
+    return fresh_prefix(server_config)
+
+
+@pytest.fixture
+def s3(config: StorageConfig) -> S3Store:
+    return quick_store(config)
+
+
+@pytest.fixture
+def http() -> Iterator[HttpClient]:
+    client = HttpClient()
+    yield client
+    client.close()
