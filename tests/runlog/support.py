@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from common.identity import KeypairSigner, Signer
 from common.records import ObjectRef
@@ -24,65 +25,32 @@ from common.runlog.entries import (
 from common.runlog.replay import begin
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
-from common.spec import (
-    CodecSpec,
-    DataSpec,
-    GateSpec,
-    InnerSpec,
-    ModelSpec,
-    OuterSpec,
-    RoundSpec,
-    RunSpec,
-    ScoringSpec,
-    spec_hash,
-)
+from common.spec import RunSpec, spec_hash
 from common.store.retry import RetryPolicy
 from common.units import Sha256, ShardId, Uid, sha256_hex
+from tests.support.specs import OWNER, tiny_spec
 
-OWNER = KeypairSigner.from_uri("//Owner")
 ALICE = KeypairSigner.from_uri("//Alice")
 BOB = KeypairSigner.from_uri("//Bob")
 MINERS = tuple(KeypairSigner.from_uri(f"//Miner{i}") for i in range(3))
 STRANGER = KeypairSigner.from_uri("//Stranger")
 
-TINY = ModelSpec(
-    vocab_size=64,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    ffn_size=24,
-    max_seq_len=32,
-    rope_theta=10000.0,
-    norm_eps=1e-5,
-    tied_head=False,
-    init_std=0.02,
-    init_seed=7,
-)
 
-
-def tiny_spec(num_shards: int = 1, momentum: float = 0.0, densities: tuple[int, ...] = (4096, 512)) -> RunSpec:
-    """A run of a model of a few thousand parameters, led by Alice or Bob."""
-    return RunSpec(
-        schema=1,
+def small_spec(num_shards: int = 1, momentum: float = 0.0) -> RunSpec:
+    """A run of a few thousand parameters, led by Alice or Bob."""
+    base = tiny_spec()
+    return replace(
+        base,
         run="tiny",
-        netuid=2,
         owner=OWNER.hotkey,
         validators=(ALICE.hotkey, BOB.hotkey),
         num_shards=num_shards,
-        seed=0,
-        model=TINY,
-        data=DataSpec(dataset=sha256_hex(b"data"), tokenizer="bytes", seq_len=32),
-        inner=InnerSpec(1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, 0, 100, 0.1, 2, 10),
-        outer=OuterSpec(lr=1.0, momentum=momentum),
-        codec=CodecSpec("topk", densities, 16, 0.95, 2),
-        round=RoundSpec(1000, 100, 60.0, 20.0, 1.0, 5.0, 2),
-        gates=GateSpec(10.0, 3.0, -0.1, 0.99, 0.5, 1.1),
-        scoring=ScoringSpec(8, 8, 4),
+        model=replace(base.model, tied_head=False),
+        outer=replace(base.outer, momentum=momentum),
     )
 
 
-SPEC = tiny_spec()
+SPEC = small_spec()
 
 
 def no_patience(attempts: int = 4) -> Patience:
