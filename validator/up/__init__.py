@@ -1,0 +1,1 @@
+"""``brigade up``: a whole run on one machine, as separate processes under one supervisor."""

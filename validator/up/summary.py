@@ -1,0 +1,210 @@
+"""What a run came to: ``summary.json``, from the log, the reports and the weights on chain. Pure.
+
+Definitions (goodput, utilisation, survival) are those of the design's section 8: goodput is tokens merged over what
+the machines could have trained at their own median speed in the time they were online; utilisation is time training
+over time online; survival is tokens merged over tokens trained.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from common.reports import MemberReport, Report
+from common.runlog.entries import PlanMember, RevisionCommitted, RoundFrozen
+from common.runlog.replay import Step
+from common.runlog.state import RunState
+from common.units import Hotkey, RoundId, Uid, format_bytes
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class MinerSummary:
+    """One miner over the whole run."""
+
+    hotkey: Hotkey
+    uid: Uid
+    tokens_trained: int
+    tokens_merged: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The whole run; the fields of ``summary.json``. Losses in nats per token, sizes in bytes."""
+
+    schema: int
+    val_loss_first: float | None
+    """None when no report tells."""
+    val_loss_last: float | None
+    rounds_committed: int
+    rounds_aborted: int
+    tokens_trained: int
+    tokens_merged: int
+    goodput: float
+    utilisation: float
+    survival: float
+    delta_bytes: int
+    """Mean size of the merged deltas' objects."""
+    dense_bytes: int
+    """Four bytes for each parameter."""
+    compression: float
+    weights: dict[str, int]
+    """The validator's weights on chain, u16 by uid."""
+    miners: tuple[MinerSummary, ...]
+    load_average: float
+    """Mean of the machine's one-minute load while the run was watched."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What the log says was merged."""
+
+    members: tuple[PlanMember, ...]
+    """Accepted members of committed rounds."""
+    claimed: Mapping[tuple[RoundId, Hotkey], int]
+    """Tokens that each plan's members, accepted or not, said they had trained."""
+
+
+def merged_members(steps: Iterable[Step]) -> Merged:
+    """Collect the plans of a log's history; a plan counts as merged once its round has committed."""
+    members: list[PlanMember] = []
+    claimed: dict[tuple[RoundId, Hotkey], int] = {}
+    plan: RoundFrozen | None = None
+    for step in steps:
+        if step.entry is None or step.void is not None:
+            continue
+        data = step.entry.data
+        if isinstance(data, RoundFrozen):
+            plan = data
+            claimed |= {(data.round, member.hotkey): member.tokens_claimed for member in data.members}
+        elif isinstance(data, RevisionCommitted) and plan is not None:
+            members += [member for member in plan.members if member.decision == "accepted"]
+    return Merged(tuple(members), claimed)
+
+
+def summarise(
+    state: RunState,
+    merged: Merged,
+    reports: Sequence[Report],
+    uids: Mapping[Hotkey, Uid],
+    weights: Mapping[Uid, int],
+    dense_bytes: int,
+    load_average: float,
+) -> Summary:
+    """All figures of a run. ``reports`` in order of rounds, one a round; ``uids`` are the miners on the subnet now."""
+    trained = _trained(reports, merged.claimed)
+    by_hotkey = _by_hotkey(reports)
+    could_tokens = sum(_could(members) for members in by_hotkey.values())
+    online_ms = sum(member.online_ms for members in by_hotkey.values() for member in members)
+    training_ms = sum(member.training_ms for members in by_hotkey.values() for member in members)
+    total = sum(trained.values())
+    sizes = [member.delta.size_bytes for member in merged.members]
+    delta_bytes = round(statistics.fmean(sizes)) if sizes else 0
+    return Summary(
+        schema=SCHEMA,
+        val_loss_first=_loss(reports[0].heldout_loss_base) if reports else None,
+        val_loss_last=_loss(reports[-1].heldout_loss) if reports else None,
+        rounds_committed=state.rounds_committed,
+        rounds_aborted=state.rounds_aborted,
+        tokens_trained=total,
+        tokens_merged=state.tokens_merged,
+        goodput=_share(state.tokens_merged, could_tokens),
+        utilisation=_share(training_ms, online_ms),
+        survival=_share(state.tokens_merged, total),
+        delta_bytes=delta_bytes,
+        dense_bytes=dense_bytes,
+        compression=round(dense_bytes / delta_bytes, 2) if delta_bytes else 0.0,
+        weights={str(uid): weights.get(uid, 0) for uid in sorted(uids.values())},
+        miners=tuple(_miner(hotkey, uid, trained, merged, by_hotkey) for hotkey, uid in _by_uid(uids)),
+        load_average=round(load_average, 2),
+    )
+
+
+def describe(summary: Summary, names: Mapping[Hotkey, str]) -> list[str]:
+    """The summary in lines for people."""
+    first, last = (_nats(loss) for loss in (summary.val_loss_first, summary.val_loss_last))
+    lines = [
+        f"rounds       {summary.rounds_committed} committed, {summary.rounds_aborted} aborted",
+        f"validation   {first} at revision 0 → {last} at the head (nats per token)",
+        f"tokens       {summary.tokens_trained:,} trained, {summary.tokens_merged:,} merged",
+        f"goodput      {summary.goodput:.1%}, utilisation {summary.utilisation:.1%}, survival {summary.survival:.1%}",
+        f"delta        {format_bytes(summary.delta_bytes)} for {format_bytes(summary.dense_bytes)} of dense float32:"
+        f" {summary.compression:g}×",
+        f"machine      load average {summary.load_average:g}",
+    ]
+    for miner in summary.miners:
+        weight = summary.weights.get(str(miner.uid), 0)
+        lines.append(
+            f"{names.get(miner.hotkey, miner.hotkey[:10]):12} uid {miner.uid}, {miner.tokens_merged:,} tokens merged,"
+            f" score {miner.score:.3f}, weight on chain {weight}"
+        )
+    return lines
+
+
+def _trained(reports: Sequence[Report], claimed: Mapping[tuple[RoundId, Hotkey], int]) -> dict[Hotkey, int]:
+    """Tokens trained by each miner. A round without a report (its validator died) counts by the plan's claims."""
+    totals: dict[Hotkey, int] = {}
+    reported = {report.round for report in reports}
+    for report in reports:
+        for member in report.members:
+            totals[member.hotkey] = totals.get(member.hotkey, 0) + member.tokens_trained
+    for (round_id, hotkey), tokens in claimed.items():
+        if round_id not in reported:
+            totals[hotkey] = totals.get(hotkey, 0) + tokens
+    return totals
+
+
+def _by_hotkey(reports: Sequence[Report]) -> dict[Hotkey, list[MemberReport]]:
+    found: dict[Hotkey, list[MemberReport]] = {}
+    for report in reports:
+        for member in report.members:
+            found.setdefault(member.hotkey, []).append(member)
+    return found
+
+
+def _could(members: Sequence[MemberReport]) -> float:
+    """Tokens that a miner could have trained at its own median speed in the time it was online."""
+    speeds = [member.tokens_per_s for member in members if member.tokens_per_s > 0]
+    online_s = sum(member.online_ms for member in members) / 1000
+    return statistics.median(speeds) * online_s if speeds else 0.0
+
+
+def _miner(
+    hotkey: Hotkey,
+    uid: Uid,
+    trained: Mapping[Hotkey, int],
+    merged: Merged,
+    by_hotkey: Mapping[Hotkey, Sequence[MemberReport]],
+) -> MinerSummary:
+    own = by_hotkey.get(hotkey, ())
+    return MinerSummary(
+        hotkey=hotkey,
+        uid=uid,
+        tokens_trained=trained.get(hotkey, 0),
+        tokens_merged=sum(member.tokens for member in merged.members if member.hotkey == hotkey),
+        score=round(own[-1].score, 6) if own else 0.0,
+    )
+
+
+def _by_uid(uids: Mapping[Hotkey, Uid]) -> list[tuple[Hotkey, Uid]]:
+    return sorted(uids.items(), key=lambda item: item[1])
+
+
+def _share(part: float, whole: float) -> float:
+    """A share between 0 and 1. Rounding and clocks may bring a part a little above its whole."""
+    return round(min(1.0, part / whole), 4) if whole > 0 else 0.0
+
+
+def _loss(value: float) -> float:
+    return round(value, 4)
+
+
+def _nats(loss: float | None) -> str:
+    return "unknown" if loss is None else f"{loss:.3f}"

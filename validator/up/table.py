@@ -1,0 +1,224 @@
+"""What a person, a log or a program sees of a run while it goes on: a live table, plain lines, or JSON lines.
+
+All three take the same calls. The live table is drawn on a terminal; without one, plain lines are written when the
+round's phase changes and every ``PLAIN_EVERY_S`` between; JSON lines carry the same facts in the schema of
+``common.logs``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from common.clock import Clock
+from common.logs import EVENT_SCHEMA
+from common.units import Hotkey, format_bytes, format_duration, format_rate
+from common.wire import MinerStatus, Status
+from validator.up.summary import Summary, describe
+
+PLAIN_EVERY_S = 10.0
+
+
+class Display(Protocol):
+    """Where the progress of a run is shown."""
+
+    def note(self, text: str, **fields: Any) -> None:
+        """Something happened; ``fields`` for programs, with ``event`` as its kind."""
+        ...
+
+    def status(self, status: Status) -> None:
+        """The run as its validator sees it now."""
+        ...
+
+    def summary(self, summary: Summary) -> None:
+        """The end of the run."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back. Idempotent."""
+        ...
+
+
+Names = Mapping[Hotkey, str]
+
+
+def choose_display(json_lines: bool, names: Names, clock: Clock, out: TextIO = sys.stdout) -> Display:
+    """JSON lines when asked for, a live table on a terminal, plain lines elsewhere."""
+    if json_lines:
+        return JsonLines(out, names, clock)
+    return LiveTable(Console(file=out), names) if out.isatty() else PlainLines(out, names, clock)
+
+
+def headline(status: Status) -> str:
+    """The run's state in one line."""
+    parts = [f"revision {status.head_revision}"]
+    if status.round is not None:
+        view = status.round
+        parts.append(f"round {view.round} {view.phase}")
+        parts.append(f"{view.tokens:,}/{view.target_tokens:,} tokens")
+    parts.append(f"{status.rounds_committed} committed, {status.rounds_aborted} aborted")
+    if status.heldout_loss_head is not None:
+        first = f"{status.heldout_loss_first:.3f} → " if status.heldout_loss_first is not None else ""
+        parts.append(f"validation loss {first}{status.heldout_loss_head:.3f}")
+    return ", ".join(parts)
+
+
+def upload_cell(miner: MinerStatus) -> str:
+    """``42% of 119.3 KiB, 1.2 Mbit/s``; ``delivered`` once it is checked; empty before."""
+    if miner.delivered:
+        return "delivered"
+    if miner.upload is None:
+        return ""
+    size = miner.upload.size_bytes
+    share = miner.upload.sent_bytes / size if size else 1.0
+    return f"{share:.0%} of {format_bytes(size)}, {format_rate(miner.upload.rate_bps)}"
+
+
+def state_cell(miner: MinerStatus) -> str:
+    """The miner's phase, or for how long nothing was heard of it."""
+    return miner.phase.value if miner.live else f"silent for {format_duration(miner.silent_s)}"
+
+
+def miner_line(miner: MinerStatus, names: Names) -> str:
+    """One miner in one plain line."""
+    parts = [state_cell(miner), f"{miner.round_tokens:,} tokens", f"{miner.tokens_per_s:,.0f} tokens/s"]
+    if upload := upload_cell(miner):
+        parts.append(f"upload {upload}" if not miner.delivered else upload)
+    if miner.score is not None:
+        parts.append(f"score {miner.score:.3f}")
+    if miner.note:
+        parts.append(miner.note)
+    return f"{name_of(miner, names)} (uid {miner.uid}): " + ", ".join(parts)
+
+
+def name_of(miner: MinerStatus, names: Names) -> str:
+    return names.get(Hotkey(miner.hotkey), f"{miner.hotkey[:8]}…")
+
+
+def status_table(status: Status, names: Names) -> Table:
+    """The miners as a table."""
+    table = Table(expand=False)
+    for title in ("miner", "uid", "state", "round tokens", "tokens/s", "upload", "score", "note"):
+        table.add_column(title, justify="right" if title in ("uid", "round tokens", "tokens/s", "score") else "left")
+    for miner in status.miners:
+        table.add_row(
+            name_of(miner, names),
+            str(miner.uid),
+            Text(state_cell(miner), style="" if miner.live else "red"),
+            f"{miner.round_tokens:,}",
+            f"{miner.tokens_per_s:,.0f}",
+            upload_cell(miner),
+            "" if miner.score is None else f"{miner.score:.3f}",
+            Text(miner.note[:60]),
+        )
+    return table
+
+
+class LiveTable:
+    """Redraws a table in place; notes scroll above it."""
+
+    def __init__(self, console: Console, names: Names) -> None:
+        self._names = names
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._live.start()
+
+    def note(self, text: str, **fields: Any) -> None:
+        self._live.console.print(Text(text))
+
+    def status(self, status: Status) -> None:
+        waiting = Text(f"waiting for {status.waiting_for}" if status.waiting_for else "", style="dim")
+        self._live.update(Group(Text(headline(status)), status_table(status, self._names), waiting), refresh=True)
+
+    def summary(self, summary: Summary) -> None:
+        self.close()
+        self._live.console.print(Text("\n".join(describe(summary, self._names))))
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class PlainLines:
+    """One line for each change of the round, and one for each miner with it."""
+
+    def __init__(self, out: TextIO, names: Names, clock: Clock, every_s: float = PLAIN_EVERY_S) -> None:
+        self._out = out
+        self._names = names
+        self._due = _Due(clock, every_s)
+
+    def note(self, text: str, **fields: Any) -> None:
+        self._write([text])
+
+    def status(self, status: Status) -> None:
+        if self._due(status):
+            waiting = [f"  waiting for {status.waiting_for}"] if status.waiting_for else []
+            self._write([headline(status), *(f"  {miner_line(m, self._names)}" for m in status.miners), *waiting])
+
+    def summary(self, summary: Summary) -> None:
+        self._write(describe(summary, self._names))
+
+    def close(self) -> None:
+        return
+
+    def _write(self, lines: list[str]) -> None:
+        print("\n".join(lines), file=self._out, flush=True)
+
+
+class JsonLines:
+    """One JSON object a line: ``event`` is note, status, summary, or what the caller names."""
+
+    def __init__(self, out: TextIO, names: Names, clock: Clock, every_s: float = PLAIN_EVERY_S) -> None:
+        self._out = out
+        self._names = names
+        self._clock = clock
+        self._due = _Due(clock, every_s)
+
+    def note(self, text: str, **fields: Any) -> None:
+        self._write({"event": "note", "message": text, **fields})
+
+    def status(self, status: Status) -> None:
+        if self._due(status):
+            names = {miner.hotkey: name_of(miner, self._names) for miner in status.miners}
+            self._write({"event": "status", "names": names, **status.model_dump(mode="json")})
+
+    def summary(self, summary: Summary) -> None:
+        self._write({"event": "summary", **json.loads(summary.to_json())})
+
+    def close(self) -> None:
+        return
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        at = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC).isoformat(timespec="milliseconds")
+        line = {"schema": EVENT_SCHEMA, "at": at, "process": "up", **fields}
+        print(json.dumps(line, ensure_ascii=False), file=self._out, flush=True)
+
+
+class _Due:
+    """Whether a status is worth a line: its phase changed, or the last line is old."""
+
+    def __init__(self, clock: Clock, every_s: float) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._last: tuple[object, ...] | None = None
+        self._next_s = 0.0
+
+    def __call__(self, status: Status) -> bool:
+        view = status.round
+        key: tuple[object, ...] = (
+            status.head_revision,
+            (view.round, view.phase) if view else None,
+            status.reported_round,
+            status.weights_round,
+        )
+        now_s = self._clock.monotonic_s()
+        if key == self._last and now_s < self._next_s:
+            return False
+        self._last, self._next_s = key, now_s + self._every_s
+        return True
