@@ -140,6 +140,7 @@ class CodecSpec(_Rounded):
         _require(len(self.density_schedule) > 0, "density_schedule must not be empty")
         _require(all(1 <= k <= 4096 for k in self.density_schedule), "a density lies between 1 and 4096")
         _require(self.kind == "topk" or self.density_schedule == (4096,), "bf16 is dense: its schedule is (4096,)")
+        _require(self.kind == "topk" or self.magnitude_bits == 16, "bf16 has values of 16 bits: magnitude_bits is 16")
         _require(0 <= self.feedback <= 1 and self.update_density_factor >= 1, "feedback in [0, 1], factor at least 1")
 
     def delta_density(self, base_revision: int) -> int:

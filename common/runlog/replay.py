@@ -127,7 +127,18 @@ def _effect(state: RunState, entry: Entry) -> RunState:
 
 
 def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
-    node = RevisionNode(data.revision, data.parent, data.round, data.shards, data.tokens_merged, seq)
+    opened = state.open_round
+    assert opened is not None
+    node = RevisionNode(
+        data.revision,
+        data.parent,
+        data.round,
+        data.shards,
+        data.tokens_merged,
+        seq,
+        opened.frozen_seq,
+        opened.plan_sha256,
+    )
     return replace(
         state,
         open_round=None,

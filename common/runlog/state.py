@@ -28,6 +28,10 @@ class RevisionNode:
     tokens_merged: int
     seq: int
     """Slot of the entry that committed it."""
+    plan_seq: int | None = None
+    """Slot of the plan that it was merged by; None only for revision 0."""
+    plan_sha256: Sha256 | None = None
+    """Hash of that slot's bytes."""
 
     @property
     def sha256(self) -> Sha256:
