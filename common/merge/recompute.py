@@ -8,17 +8,15 @@ time, so memory holds a few vectors of the shard's length, however many members 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from common.codec.container import decode
-from common.codec.params import CHUNK, F32, CodecParams
+from common.codec.params import F32, delta_params, update_params
 from common.errors import Rejected
 from common.merge.mean import MeanAccumulator, divisor_of
 from common.merge.outer import OuterState, compress_update, outer_step
+from common.model.layout import little_endian_bytes, weights_hash
 from common.records import ObjectRef
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.spec import RunSpec
@@ -47,16 +45,6 @@ class MergeResult:
         return ObjectRef(sha256_hex(self.update_bytes), len(self.update_bytes))
 
 
-def delta_params(spec: RunSpec, base_revision: Revision) -> CodecParams:
-    """How deltas on ``base_revision`` are encoded."""
-    return _params(spec, spec.codec.delta_density(base_revision))
-
-
-def update_params(spec: RunSpec, base_revision: Revision) -> CodecParams:
-    """How the update of ``base_revision`` is encoded."""
-    return _params(spec, spec.codec.update_density(base_revision))
-
-
 def merge_round(
     spec: RunSpec,
     shard: ShardId,
@@ -73,7 +61,7 @@ def merge_round(
     members = [m for m in plan.members if m.shard == shard and m.decision == "accepted"]
     if not members:
         raise Rejected("no_members", f"the plan of round {plan.round} accepts nobody on shard {shard}")
-    params = delta_params(spec, plan.base_revision)
+    params = delta_params(spec.codec, plan.base_revision)
     mean = MeanAccumulator(len(base_weights))
     for member in members:
         mean.add(member.scale, decode(read_delta(member), expect=params, count=len(base_weights)))
@@ -81,13 +69,13 @@ def merge_round(
         update = compress_update(
             mean.finish(divisor_of(member.weight for member in members)),
             outer_state.residual,
-            update_params(spec, plan.base_revision),
+            update_params(spec.codec, plan.base_revision),
         )
         weights, momentum = _step(spec, base_weights, update.values, outer_state.momentum)
     except ValueError as error:
         raise Rejected("bad_merge", f"round {plan.round}, shard {shard}: {error}") from None
     outer = OuterState(momentum, update.residual)
-    return MergeResult(update.data, update.values, weights, outer, hash_vector(weights), hash_outer(outer))
+    return MergeResult(update.data, update.values, weights, outer, weights_hash(weights), hash_outer(outer))
 
 
 def apply_update(
@@ -97,7 +85,7 @@ def apply_update(
 
     Raises ``Rejected``: the decoder's codes, or ``bad_merge``.
     """
-    params = update_params(spec, base_revision)
+    params = update_params(spec.codec, base_revision)
     u = decode(update_bytes, expect=params, count=len(base_weights))
     try:
         return _step(spec, base_weights, u, momentum)
@@ -105,30 +93,14 @@ def apply_update(
         raise Rejected("bad_merge", f"the update of revision {base_revision}: {error}") from None
 
 
-def hash_vector(vector: F32) -> Sha256:
-    """The weights hash: SHA-256 over the vector's little-endian float32 bytes."""
-    return sha256_hex(_bytes_of(vector))
-
-
 def hash_outer(outer: OuterState) -> Sha256:
     """SHA-256 over momentum, then residual; no momentum counts as no bytes."""
     digest = hashlib.sha256()
     if outer.momentum is not None:
-        digest.update(_bytes_of(outer.momentum))
-    digest.update(_bytes_of(outer.residual))
+        digest.update(little_endian_bytes(outer.momentum))
+    digest.update(little_endian_bytes(outer.residual))
     return Sha256(digest.hexdigest())
 
 
 def _step(spec: RunSpec, base: F32, u: F32, momentum: F32 | None) -> tuple[F32, F32 | None]:
     return outer_step(base, u, momentum, spec.outer.lr, spec.outer.momentum)
-
-
-def _params(spec: RunSpec, density: int) -> CodecParams:
-    if spec.codec.kind == "bf16":
-        return CodecParams("bf16", CHUNK, 16)
-    return CodecParams("topk", density, spec.codec.magnitude_bits)
-
-
-def _bytes_of(vector: F32) -> memoryview:
-    stored = np.ascontiguousarray(vector if sys.byteorder == "little" else vector.astype("<f4"))
-    return memoryview(stored.view(np.uint8))
