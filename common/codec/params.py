@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from common.spec import CodecSpec
+
 F32: TypeAlias = npt.NDArray[np.float32]
 F64: TypeAlias = npt.NDArray[np.float64]
 U8: TypeAlias = npt.NDArray[np.uint8]
@@ -57,3 +59,17 @@ class CodecParams:
 def chunk_count(count: int) -> int:
     """Chunks of a vector of ``count`` values; the last one may be partly filled."""
     return -(-count // CHUNK)
+
+
+def delta_params(codec: CodecSpec, base_revision: int) -> CodecParams:
+    """The codec of a delta on ``base_revision``."""
+    return _params(codec, codec.delta_density(base_revision))
+
+
+def update_params(codec: CodecSpec, base_revision: int) -> CodecParams:
+    """The codec of the update of ``base_revision``."""
+    return _params(codec, codec.update_density(base_revision))
+
+
+def _params(codec: CodecSpec, density: int) -> CodecParams:
+    return CodecParams("bf16") if codec.kind == "bf16" else CodecParams("topk", density, codec.magnitude_bits)

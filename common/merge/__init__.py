@@ -1,0 +1,1 @@
+"""Merge mathematics: gates, mean, outer step, error feedback. Pure."""

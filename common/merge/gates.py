@@ -1,0 +1,199 @@
+"""Which of a shard's receipted deltas a plan merges, with what weight and clip factor, and why.
+
+The gates in order: base, tokens, finite, not empty, not a copy, norm, direction. Each one judges only what passed
+those before it, so that copies do not vote on norms and garbage does not vote on directions. Honest sparse deltas
+agree by a cosine of only .07 to .27 and share .07 to .23 of their positions; copies with noise share all of them, and
+a sign flip has a negative cosine: so the floor of the cosine belongs at or a little below zero.
+
+Pure: the same facts give the same decisions. Weight, clip factor and scale are float32 that the plan fixes as bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.codec.params import F32, F64
+from common.merge.group import GroupStats
+from common.merge.mean import member_scale
+from common.merge.robust import Directions, directions, usual_norm, voices
+from common.merge.shares import capped_weights
+from common.spec import GateSpec
+from common.units import Coldkey, Hotkey, Revision
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A receipted submission that decoded."""
+
+    hotkey: Hotkey
+    coldkey: Coldkey
+    base: Revision
+    tokens: int
+    """Validated tokens."""
+    received: int
+    """Order of the receipts: of two copies the one received later is the copy."""
+    discount: float = 1.0
+    """What its tokens count for: below 1 for newcomers."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Goes into the mean. All three numbers are float32."""
+
+    weight: float
+    clip: float
+    scale: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class RejectedDelta:
+    """Stays out.
+
+    Codes: base_mismatch, no_tokens, non_finite, zero_delta, duplicate, norm_too_large, wrong_direction.
+    """
+
+    code: str
+    reason: str
+
+
+Decision = Accepted | RejectedDelta
+
+
+def check_delta(delta: F32) -> RejectedDelta | None:
+    """What a sender and the API can say of one delta alone: not finite, or empty."""
+    bad = int(np.count_nonzero(~np.isfinite(delta)))
+    if bad:
+        return RejectedDelta("non_finite", f"{bad} of {len(delta)} values are infinite or not a number")
+    if not delta.any():
+        return RejectedDelta("zero_delta", f"all {len(delta)} values are zero")
+    return None
+
+
+def decide(
+    candidates: Sequence[Candidate],
+    stats: GroupStats,
+    policy: GateSpec,
+    bases: Mapping[Revision, float],
+    history_norm: float | None = None,
+) -> tuple[Decision, ...]:
+    """A decision for each candidate, in order; ``stats`` has the same order.
+
+    ``bases`` gives the revisions that are accepted as base, each with what its tokens count for. ``history_norm`` is
+    the usual norm of earlier rounds *at the same density*; it serves when fewer than three deltas are left.
+    """
+    return _Gates(tuple(candidates), stats, policy, bases, history_norm).decide()
+
+
+@dataclass(frozen=True)
+class _Gates:
+    """The arguments of ``decide``; ``left`` is the indices that passed so far."""
+
+    candidates: tuple[Candidate, ...]
+    stats: GroupStats
+    policy: GateSpec
+    bases: Mapping[Revision, float]
+    history_norm: float | None
+
+    def decide(self) -> tuple[Decision, ...]:
+        out: dict[int, Decision] = {i: found for i in self._left({}) if (found := self._alone(i))}
+        out |= self._copies(self._left(out))
+        usual = self._usual_norm(self._left(out))
+        out |= self._oversized(self._left(out), usual)
+        left = self._left(out)
+        seen = directions(self.stats.cosines[np.ix_(left, left)], self._voices(left), self.policy.cosine_floor)
+        out |= self._astray(left, seen)
+        cosines = {i: float(seen.cosines[k]) for k, i in enumerate(left)}
+        out |= self._accepted(self._left(out), usual, cosines, seen.undecided)
+        return tuple(out[i] for i in range(len(self.candidates)))
+
+    def _left(self, out: Mapping[int, Decision]) -> list[int]:
+        return [i for i in range(len(self.candidates)) if i not in out]
+
+    def _voices(self, left: Sequence[int]) -> F64:
+        return voices([self.candidates[i].coldkey for i in left])
+
+    def _tokens(self, i: int) -> float:
+        one = self.candidates[i]
+        return one.tokens * one.discount * self.bases[one.base]
+
+    def _alone(self, i: int) -> RejectedDelta | None:
+        one = self.candidates[i]
+        if one.base not in self.bases:
+            allowed = ", ".join(str(base) for base in sorted(self.bases))
+            return RejectedDelta("base_mismatch", f"made on revision {one.base}; this plan takes {allowed}")
+        if not self._tokens(i) > 0:
+            return RejectedDelta("no_tokens", f"{one.tokens} validated tokens, discount {one.discount:g}")
+        if not self.stats.finite[i]:
+            return RejectedDelta("non_finite", "it holds infinite values or NaN")
+        if self.stats.shared[i, i] == 0:
+            return RejectedDelta("zero_delta", f"all {self.stats.count} values are zero")
+        return None
+
+    def _copies(self, left: Sequence[int]) -> dict[int, RejectedDelta]:
+        """Later twins of earlier deltas: same direction, or the same positions whatever was done to the values."""
+        verdicts: dict[int, RejectedDelta] = {}
+        cosines, overlaps = self.stats.cosines, self.stats.overlaps
+        likeness = np.maximum(cosines, overlaps)
+        firsts: list[int] = []
+        for i in sorted(left, key=lambda k: self.candidates[k].received):
+            twin = next((j for j in firsts if likeness[i, j] >= self.policy.copy_cosine), None)
+            if twin is None:
+                firsts.append(i)
+                continue
+            figures = f"cosine {cosines[i, twin]:.3f}, shared positions {overlaps[i, twin]:.3f}"
+            earlier = f"the delta that {self.candidates[twin].hotkey} delivered before"
+            verdicts[i] = RejectedDelta(
+                "duplicate", f"{figures} with {earlier}; {self.policy.copy_cosine:.3f} makes it a copy"
+            )
+        return verdicts
+
+    def _usual_norm(self, left: Sequence[int]) -> float | None:
+        usual = usual_norm(self.stats.norms[list(left)], self._voices(left))
+        return self.history_norm if usual is None else usual
+
+    def _oversized(self, left: Sequence[int], usual: float | None) -> dict[int, RejectedDelta]:
+        if usual is None:
+            return {}
+        norms, most = self.stats.norms, self.policy.norm_factor
+        return {
+            i: RejectedDelta(
+                "norm_too_large",
+                f"norm {norms[i]:.4g} is {norms[i] / usual:.1f} times the usual {usual:.4g}; {most:g} is the limit",
+            )
+            for i in left
+            if norms[i] > most * usual
+        }
+
+    def _astray(self, left: Sequence[int], seen: Directions) -> dict[int, RejectedDelta]:
+        agree, floor = int((~seen.outside).sum()), self.policy.cosine_floor
+        return {
+            i: RejectedDelta(
+                "wrong_direction",
+                f"cosine {seen.cosines[k]:.3f} to the mean of the {agree} that agree; the floor is {floor:.3f}",
+            )
+            for k, i in enumerate(left)
+            if seen.outside[k]
+        }
+
+    def _accepted(
+        self, left: Sequence[int], usual: float | None, cosines: Mapping[int, float], undecided: bool
+    ) -> dict[int, Accepted]:
+        tokens, groups = [self._tokens(i) for i in left], [self.candidates[i].coldkey for i in left]
+        accepted = {}
+        for i, weight in zip(left, capped_weights(tokens, groups, self.policy.max_share), strict=True):
+            clip = self._clip(i, usual)
+            notes = [f"{self.candidates[i].tokens} tokens weigh {weight:g}", f"cosine {cosines[i]:.3f} to the others"]
+            notes += [f"clipped to {clip:.3f}"] if clip < 1 else []
+            notes += ["too few deltas to know the usual norm"] if usual is None else []
+            notes += ["the deltas disagree and neither side is a majority, so none is named"] if undecided else []
+            accepted[i] = Accepted(weight, clip, member_scale(weight, clip), "; ".join(notes))
+        return accepted
+
+    def _clip(self, i: int, usual: float | None) -> float:
+        if usual is None:
+            return 1.0
+        return float(np.float32(min(1.0, self.policy.clip_factor * usual / float(self.stats.norms[i]))))
