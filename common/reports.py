@@ -36,6 +36,12 @@ class MemberReport:
     online_ms: int
     tokens_per_s: float
     """Its median speed while training."""
+    session: str
+    """Its process at that time, empty if it was never heard; with that process's totals as they stood, so that a
+    restarted validator counts on from here and nothing is counted twice."""
+    session_tokens: int
+    session_training_ms: int
+    session_online_ms: int
     assigned_drop: float
     """Loss of the base minus loss with its delta, on its own samples."""
     unseen_drop: float

@@ -1,0 +1,148 @@
+"""The miners that this process has heard of: alive or silent, what they do, how fast they are.
+
+Everything is timed by the receiver's monotonic clock; what a miner says about itself is kept as its claim.
+Invariants: a heartbeat older than the newest of its session changes nothing; a member that was only ``expected`` (named
+by the log or a report after a takeover) counts as live for one timeout and as not yet heard.
+Not for threads: the event loop owns it and hands out frozen facts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from common.units import Hotkey, RoundId
+from common.wire import Heartbeat, Phase
+from validator import ledger
+from validator.ledger import Account, Totals
+from validator.round.facts import MemberFacts
+from validator.round.tokens import Seen
+
+MAX_MEMBERS = 256  # a subnet has no more seats
+KEPT_RATES = 64
+
+
+@dataclass
+class Member:
+    """What is known of one miner."""
+
+    hotkey: Hotkey
+    heard_s: float
+    beat: Heartbeat | None = None
+    account: Account = field(default_factory=Account)
+    rates_tokens_per_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_RATES))
+    round: RoundId | None = None
+    """The round that it worked for last."""
+    round_since_s: float = 0.0
+    """Earliest moment at which it can have begun that round."""
+    round_whole: bool = False
+    """Whether this process was there when it began."""
+
+
+class Members:
+    """All members of the run, by hotkey."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._members: dict[Hotkey, Member] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def get(self, hotkey: Hotkey) -> Member | None:
+        return self._members.get(hotkey)
+
+    def expect(self, hotkeys: Iterable[Hotkey], now_s: float) -> None:
+        """Take these as live for one timeout: a new leader has not heard anybody yet."""
+        for hotkey in hotkeys:
+            member = self._members.setdefault(hotkey, Member(hotkey, now_s))
+            member.heard_s = max(member.heard_s, now_s)
+        self._forget(now_s)
+
+    def restore(self, accounts: Mapping[Hotkey, Account], now_s: float) -> None:
+        """Take over the books that the newest report left, for members that have not spoken yet."""
+        for hotkey, account in accounts.items():
+            member = self._members.setdefault(hotkey, Member(hotkey, now_s - self._timeout_s))
+            if member.beat is None:
+                member.account = account
+
+    def hear(self, hotkey: Hotkey, beat: Heartbeat, round_opened_s: float, now_s: float) -> None:
+        """Take in a heartbeat that arrived now; ``round_opened_s`` is when the present round began."""
+        member = self._members.setdefault(hotkey, Member(hotkey, now_s))
+        before, before_s = member.beat, member.heard_s
+        member.heard_s = now_s
+        if before is not None and before.session == beat.session and beat.seq <= before.seq:
+            return
+        _time_round(member, beat, before, max(round_opened_s, before_s) if before else round_opened_s)
+        _time_rate(member, beat, before, now_s - before_s)
+        counters = beat.counters
+        totals = Totals(counters.tokens, counters.training_s, counters.online_s)
+        member.account = ledger.observe(member.account, beat.session, totals)
+        member.beat = beat
+        self._forget(now_s)
+
+    def is_live(self, member: Member, now_s: float) -> bool:
+        return now_s - member.heard_s < self._timeout_s
+
+    def facts(self, round_id: RoundId, delivered: Mapping[Hotkey, bool], now_s: float) -> tuple[MemberFacts, ...]:
+        """All that are live or have delivered, in the order of their hotkeys."""
+        found = []
+        for hotkey, member in sorted(self._members.items()):
+            live, done = self.is_live(member, now_s), delivered.get(hotkey, False)
+            if live or done:
+                tokens = round_tokens(member, round_id)
+                heard = member.beat is not None
+                found.append(MemberFacts(hotkey, live, heard, trains(member, round_id), tokens, done))
+        return tuple(found)
+
+    def seen(self, hotkey: Hotkey, round_id: RoundId, until_s: float) -> Seen | None:
+        """What was seen of a member's work for a round until its submission came."""
+        member = self._members.get(hotkey)
+        if member is None or member.round != round_id:
+            return None
+        seconds = max(0.0, until_s - member.round_since_s)
+        return Seen(seconds, tuple(member.rates_tokens_per_s), member.round_whole)
+
+    def settle(self, hotkey: Hotkey) -> None:
+        """A report holds all of this member's growth now."""
+        member = self._members.get(hotkey)
+        if member is not None:
+            member.account = ledger.settle(member.account)
+
+    def _forget(self, now_s: float) -> None:
+        """Keep the newest: a subnet has no more seats, so the rest has lost its own."""
+        while len(self._members) > MAX_MEMBERS:
+            oldest = min(self._members.values(), key=lambda member: member.heard_s)
+            del self._members[oldest.hotkey]
+
+
+def trains(member: Member, round_id: RoundId) -> bool:
+    """Whether it works for this round, by its newest heartbeat."""
+    beat = member.beat
+    return beat is not None and beat.round == round_id and (beat.round_tokens > 0 or beat.phase is Phase.TRAINING)
+
+
+def round_tokens(member: Member, round_id: RoundId) -> int:
+    """Tokens that it says to have trained for this round."""
+    return member.beat.round_tokens if member.beat is not None and member.beat.round == round_id else 0
+
+
+def _time_round(member: Member, beat: Heartbeat, before: Heartbeat | None, since_s: float) -> None:
+    if beat.round is None or not trains(Member(member.hotkey, 0.0, beat), RoundId(beat.round)):
+        return
+    if member.round == beat.round:
+        return
+    member.round = RoundId(beat.round)
+    member.round_since_s = since_s
+    member.round_whole = before is not None or beat.round_steps == 0
+
+
+def _time_rate(member: Member, beat: Heartbeat, before: Heartbeat | None, passed_s: float) -> None:
+    """One sample of the receiver's own measurement, of an interval that was all training."""
+    if before is None or before.session != beat.session or passed_s <= 0:
+        return
+    if before.phase is Phase.TRAINING and beat.phase is Phase.TRAINING:
+        grown = beat.counters.tokens - before.counters.tokens
+        if grown > 0:
+            member.rates_tokens_per_s.append(grown / passed_s)

@@ -1,0 +1,99 @@
+"""Who has a seat: the metagraph, cached, and the seats pinned for the round.
+
+Invariant: whoever had a seat when it first spoke in a round keeps it until the round is over, whatever the chain says
+meanwhile. Without a chain the last metagraph holds; an unknown hotkey makes one refresh, at most every few seconds, so
+that a stranger can't drive the chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from loguru import logger
+
+from common.chain.port import ChainPort, Metagraph, Neuron
+from common.clock import Clock
+from common.errors import RemoteError, Retryable
+from common.timeouts import CHAIN_CALL_S, METAGRAPH_REFRESH_S
+from common.units import Coldkey, Hotkey, Uid
+
+STALE_S = 60.0
+"""A metagraph older than this is read again by the next look, if the chain answers."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One registration: the uid alone would be a stranger's tomorrow."""
+
+    hotkey: Hotkey
+    coldkey: Coldkey
+    uid: Uid
+    registered_block: int
+
+
+def seat_of(neuron: Neuron) -> Seat:
+    """A neuron's seat."""
+    return Seat(neuron.hotkey, neuron.coldkey, neuron.uid, neuron.registered_block)
+
+
+class Membership:
+    """Seats of one subnet."""
+
+    def __init__(self, chain: ChainPort, netuid: int, clock: Clock) -> None:
+        self._chain = chain
+        self._netuid = netuid
+        self._clock = clock
+        self._metagraph: Metagraph | None = None
+        self._tried_s: float | None = None
+        self._read_s = 0.0
+        self._pins: dict[Hotkey, Seat] = {}
+        self._refreshing = asyncio.Lock()
+
+    @property
+    def metagraph(self) -> Metagraph | None:
+        """As last read."""
+        return self._metagraph
+
+    def known(self, hotkey: Hotkey) -> Seat | None:
+        """The seat by what is known already: pinned, or in the last metagraph."""
+        if hotkey in self._pins:
+            return self._pins[hotkey]
+        neuron = self._metagraph.by_hotkey(hotkey) if self._metagraph else None
+        return seat_of(neuron) if neuron else None
+
+    async def seat(self, hotkey: Hotkey) -> Seat | None:
+        """The seat, after one look at the chain when it is not known. ``Retryable`` if no metagraph was ever read."""
+        seat = self.known(hotkey)
+        if seat is None:
+            await self.refresh()
+            seat = self.known(hotkey)
+        if seat is None and self._metagraph is None:
+            raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
+        return seat
+
+    def pin(self, seat: Seat) -> None:
+        """Keep this seat for the rest of the round."""
+        self._pins.setdefault(seat.hotkey, seat)
+
+    def new_round(self) -> None:
+        """Seats count anew."""
+        self._pins.clear()
+
+    async def refresh_if_stale(self) -> None:
+        """Read the metagraph again when it is old."""
+        if self._metagraph is None or self._clock.monotonic_s() - self._read_s > STALE_S:
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Read the metagraph, at most once every few seconds; trouble is logged and the old one stays."""
+        async with self._refreshing:
+            now_s = self._clock.monotonic_s()
+            if self._tried_s is not None and now_s - self._tried_s < METAGRAPH_REFRESH_S:
+                return
+            self._tried_s = now_s
+            try:
+                self._metagraph = await asyncio.wait_for(self._chain.metagraph(self._netuid), CHAIN_CALL_S)
+                self._read_s = now_s
+            except (RemoteError, TimeoutError) as error:
+                logger.warning("the metagraph can't be read: {}", error)

@@ -1,0 +1,1 @@
+"""The round machine: pure, without clock, network or storage."""

@@ -1,0 +1,133 @@
+"""Trying deltas on data: losses with and without each accepted delta, on the same sequences. Runs in a worker thread.
+
+One set of model shards serves all evaluations, their weights are replaced in place; nothing is allocated for each
+miner but one vector. Assigned sequences come from the range that the manifest names, evenly spread; unseen ones are
+drawn from the hash of the plan, which nobody knew before the freeze.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from common.codec.container import decode
+from common.codec.params import F32
+from common.data.dataset import Dataset, Samples
+from common.data.stream import SampleStream, heldout_batches, unseen_batch
+from common.errors import Rejected
+from common.merge.recompute import delta_params
+from common.model.flat import build_shard
+from common.model.llama import compose
+from common.model.loss import Losses, evaluate
+from common.model.shards import plan_shards
+from common.records import Manifest
+from common.runlog.entries import PlanMember
+from common.spec import RunSpec
+from common.units import Revision, Sha256, ShardId
+from validator.scoring.policy import Drops
+
+HELDOUT_SEQUENCES = 64
+BATCH_TOKENS = 4096
+Weights = Mapping[ShardId, F32]
+"""The flat weights of every shard."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One accepted delta to be tried."""
+
+    member: PlanMember
+    manifest: Manifest
+    body: bytes
+
+
+class Evaluator:
+    """Losses of this run's model on this run's data. One thread at a time."""
+
+    def __init__(self, spec: RunSpec, dataset: Dataset, device: str = "cpu") -> None:
+        self._spec = spec
+        self._dataset = dataset
+        self._device = device
+        self._shards = [build_shard(spec.model, shard, device=device) for shard in plan_shards(spec.model, spec.num_shards)]
+        self._heldout = heldout_batches(dataset, HELDOUT_SEQUENCES, spec.data.seq_len)
+        self._batch = max(1, BATCH_TOKENS // spec.data.seq_len)
+
+    def heldout_loss(self, weights: Weights) -> float:
+        """Mean nats per token on the held-out text; infinite when the model's output is not finite."""
+        self._load(weights)
+        loss = float(self._losses(self._heldout).mean())
+        return loss if np.isfinite(loss) else float("inf")
+
+    def drops(
+        self, base: Weights, base_revision: Revision, plan_sha256: Sha256, trials: Sequence[Trial]
+    ) -> dict[tuple[ShardId, str], Drops]:
+        """The paired drops of every trial, by shard and hotkey."""
+        if not trials:
+            return {}
+        unseen = unseen_batch(self._dataset, plan_sha256, self._spec.scoring.unseen_sequences, self._spec.data.seq_len)
+        assigned = [self._assigned(trial.manifest) for trial in trials]
+        self._load(base)
+        unseen_base = self._losses(unseen)
+        assigned_base = [self._losses(samples) for samples in assigned]
+        found = {}
+        for trial, samples, before in zip(trials, assigned, assigned_base, strict=True):
+            self._apply(base, base_revision, trial)
+            found[trial.member.shard, str(trial.member.hotkey)] = Drops(
+                _drops(before, self._losses(samples)), _drops(unseen_base, self._losses(unseen))
+            )
+            self._load_shard(trial.member.shard, base[trial.member.shard])
+        return found
+
+    def _assigned(self, manifest: Manifest) -> Samples:
+        stream = SampleStream(
+            self._dataset, manifest.base_sha256, manifest.round, manifest.signer, self._spec.data.seq_len
+        )
+        wanted = min(self._spec.scoring.assigned_sequences, manifest.sample_count)
+        places = [manifest.sample_start + i * manifest.sample_count // wanted for i in range(wanted)]
+        return np.stack([stream.sample(place) for place in places])
+
+    def _apply(self, base: Weights, base_revision: Revision, trial: Trial) -> None:
+        """The base with this delta as the plan merges it: clipped, at full weight."""
+        shard = trial.member.shard
+        values = decode(trial.body, expect=delta_params(self._spec, base_revision), count=len(base[shard]))
+        values *= np.float32(trial.member.scale / trial.member.weight)
+        values += base[shard]
+        self._load_shard(shard, values)
+
+    def _load(self, weights: Weights) -> None:
+        for shard, vector in weights.items():
+            self._load_shard(shard, vector)
+
+    def _load_shard(self, shard: ShardId, vector: F32) -> None:
+        self._shards[shard].replace(vector)
+
+    def _losses(self, samples: Samples) -> Losses:
+        forward: Callable[[torch.Tensor], torch.Tensor] = partial(compose, [flat.module for flat in self._shards])
+        return evaluate(forward, samples, self._batch, self._device)
+
+
+def read_trials(
+    members: Sequence[PlanMember],
+    manifests: Mapping[tuple[ShardId, str], Manifest],
+    read: Callable[[PlanMember], bytes],
+) -> list[Trial]:
+    """The accepted members whose manifest and bytes are at hand; one that is gone is not tried."""
+    trials = []
+    for member in members:
+        manifest = manifests.get((member.shard, str(member.hotkey)))
+        if member.decision != "accepted" or manifest is None:
+            continue
+        try:
+            trials.append(Trial(member, manifest, read(member)))
+        except Rejected:
+            continue  # deleted or damaged after the merge: `brigade run verify` names it; there is nothing to try
+    return trials
+
+
+def _drops(before: Losses, after: Losses) -> tuple[float, ...]:
+    """Paired; a loss that is not finite counts as a rise of ten nats, so that it can't be averaged away."""
+    return tuple(float(drop) if np.isfinite(drop) else -10.0 for drop in before - after)

@@ -1,0 +1,109 @@
+"""Receipts and checked submissions of one round.
+
+Invariants: of each (hotkey, shard) the first manifest wins, unless its upload was never completed: then a later one
+takes its place. The same manifest again gives the same receipt. What was checked once is never checked again, and
+``for_plan`` names every receipted submission: an honest leader leaves none out.
+Not for threads: the event loop owns it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from common.errors import Rejected
+from common.identity import SignedRecord
+from common.records import Manifest, Receipt, StoredSubmission
+from common.units import Hotkey, RoundId, Sha256, ShardId
+from validator.checks import Finding
+from validator.membership import Seat
+
+MAX_MANIFESTS = 4
+"""Different manifests that one hotkey may post for one shard and round."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One announced delta and what became of it."""
+
+    stored: StoredSubmission
+    seat: Seat
+    received_s: float
+    """When its manifest came, on the receiver's clock."""
+    finding: Finding | None = None
+    """Outcome of the check of its bytes; None before they have come."""
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.stored.manifest
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.stored.receipt
+
+    @property
+    def place(self) -> tuple[ShardId, Hotkey]:
+        """What orders a plan."""
+        return self.manifest.shard, self.manifest.signer
+
+
+class Submissions:
+    """The submissions of one round; ``closed`` after the freeze."""
+
+    def __init__(self, round_id: RoundId) -> None:
+        self.round = round_id
+        self.closed = False
+        self._by_place: dict[tuple[ShardId, Hotkey], Submission] = {}
+        self._tries: dict[tuple[ShardId, Hotkey], set[Sha256]] = {}
+
+    def find(self, hotkey: Hotkey, shard: ShardId, delta: Sha256) -> Submission | None:
+        """The submission that stands at this place, if it is of this delta."""
+        found = self._by_place.get((shard, hotkey))
+        return found if found is not None and found.manifest.delta.sha256 == delta else None
+
+    def admit(self, manifest: Manifest, record: SignedRecord) -> Submission | None:
+        """The submission that holds this manifest already, or None when a new one may be receipted.
+
+        Raises ``Rejected``: ``round_closed``, ``already_submitted``, ``too_many_submissions``.
+        """
+        place = (manifest.shard, manifest.signer)
+        present = self._by_place.get(place)
+        if present is not None and present.stored.manifest_record.sha256 == record.sha256:
+            return present
+        if self.closed:
+            raise Rejected("round_closed", f"round {self.round} takes no more submissions")
+        if present is not None and present.finding is not None:
+            raise Rejected("already_submitted", "the first complete submission of a round counts")
+        tries = self._tries.setdefault(place, set())
+        if len(tries) >= MAX_MANIFESTS:
+            raise Rejected("too_many_submissions", f"at most {MAX_MANIFESTS} manifests in a round")
+        tries.add(record.sha256)
+        return None
+
+    def add(self, submission: Submission) -> None:
+        """Take in a receipted submission, or one found in the bucket."""
+        self._by_place[submission.place] = submission
+
+    def settle(self, submission: Submission, finding: Finding) -> Submission:
+        """Note what the check found; the first finding stands, and nothing changes after the freeze."""
+        present = self._by_place.get(submission.place)
+        if present is None or present.stored != submission.stored:
+            raise Rejected("superseded", "another manifest has taken this one's place")
+        if present.finding is not None:
+            return present
+        if self.closed:
+            raise Rejected("round_closed", f"round {self.round} was frozen before the upload was complete")
+        settled = replace(present, finding=finding)
+        self._by_place[submission.place] = settled
+        return settled
+
+    def delivered(self) -> dict[Hotkey, bool]:
+        """For each hotkey that announced something: whether all of it has been checked."""
+        done: dict[Hotkey, bool] = {}
+        for submission in self._by_place.values():
+            hotkey = submission.manifest.signer
+            done[hotkey] = done.get(hotkey, True) and submission.finding is not None
+        return done
+
+    def for_plan(self) -> tuple[Submission, ...]:
+        """Every submission, ordered by shard and hotkey."""
+        return tuple(self._by_place[place] for place in sorted(self._by_place))
