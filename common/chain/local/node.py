@@ -1,0 +1,102 @@
+"""The running node: makes a block at every tick of the block clock and tells those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from common.chain.local.chain import Chain
+from common.chain.local.clock import BlockClock
+from common.chain.local.extrinsic import BadExtrinsic, decode_signed
+from common.chain.local.genesis import ChainIdentity, genesis_record, open_identity
+from common.chain.local.journal import Journal
+from common.chain.local.metadata import RuntimeMetadata
+from common.chain.local.pool import Pool, Waiting, Watcher, invalid
+from common.chain.local.runtime import ChainRuntime
+from common.clock import Clock
+from common.errors import SetupError
+
+HeadListener = Callable[[int], None]
+
+
+class Node:
+    """One chain in one folder. Nothing else may use the folder while the node lives."""
+
+    def __init__(
+        self, folder: Path, metadata: RuntimeMetadata, clock: Clock, seed: bytes, block_time_s: float | None = None
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(folder / "lock")
+        now_ms = clock.wall_ns() // 1_000_000
+        self.runtime = ChainRuntime(metadata)
+        self.identity: ChainIdentity = open_identity(folder, block_time_s, metadata.spec_version, now_ms, seed)
+        self._journal = Journal(folder)
+        records = self._journal.records or [genesis_record(self.runtime)]
+        if not self._journal.records:
+            self._journal.append(records[0])
+        floor = records[-1].number
+        self.clock = BlockClock(self.identity.genesis_ms, self.identity.block_time_s, clock, floor)
+        genesis_hash = self.identity.genesis_hash(metadata)
+        self.chain = Chain(self.runtime, genesis_hash, records, self.clock.timestamp_ms)
+        self.chain.advance(self.clock.number())
+        self.pool = Pool()
+        self._listeners: set[HeadListener] = set()
+
+    async def run(self) -> None:
+        """Make blocks until cancelled. An ``OSError`` of the disk ends it: what isn't durable isn't told."""
+        while True:
+            await asyncio.sleep(self.clock.wait_s(self.chain.head + 1))
+            if self.clock.number() > self.chain.head:
+                await self._make_block(self.clock.number())
+
+    async def _make_block(self, number: int) -> None:
+        taken = list(self.pool.take(self.chain.state(number)))
+        record = self.chain.build(number, [waiting.extrinsic for waiting in taken])
+        if record is None:
+            self.chain.advance(number)
+        else:
+            # On a thread, so that reads are served while the disk works; the head moves only afterwards.
+            await asyncio.to_thread(self._journal.append, record)
+            self.chain.adopt(record)
+        self.pool.settle()
+        self._tell(taken)
+        for listener in list(self._listeners):
+            listener(number)
+
+    def _tell(self, included: list[Waiting]) -> None:
+        block_hash = "0x" + (self.chain.block_hash(self.chain.head) or b"").hex()
+        for waiting in included:
+            waiting.watch({"inBlock": block_hash})
+            waiting.watch({"finalized": block_hash})
+
+    def submit(self, data: bytes, watch: Watcher) -> bytes:
+        """Verify an extrinsic and put it into the pool; returns its hash. Raises ``PoolRefused``."""
+        try:
+            extrinsic = decode_signed(self.runtime, data, self.chain.head, self.chain.block_hash)
+        except BadExtrinsic as error:
+            raise invalid(str(error)) from None
+        self.pool.submit(extrinsic, self.chain.state(self.chain.head + 1), watch)
+        return extrinsic.hash
+
+    def listen(self, listener: HeadListener) -> Callable[[], None]:
+        """Call ``listener`` with every new head's number; returns what ends it."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._journal.close()
+        self._lock.close()
+
+
+def _lock(path: Path) -> IO[Any]:
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise SetupError(f"another chain runs in {path.parent}: stop it, or use another folder") from None
+    return file

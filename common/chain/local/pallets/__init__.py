@@ -1,0 +1,1 @@
+"""One module per group of calls; each registers its handlers with ``dispatch.call``."""
