@@ -1,6 +1,6 @@
 """The run's location as the subnet owner commits it on chain: three Raw fields of at most 128 bytes. Pure.
 
-    1. ``brigade/1:`` and the 32 raw bytes of the spec's sha256
+    1. ``brigade/1 <run> `` and the 32 raw bytes of the spec's sha256
     2. the S3 endpoint's URL
     3. ``bucket/prefix``; a leading ``+`` says that objects can be read by plain GET
 
@@ -18,8 +18,9 @@ from common.chain.port import MAX_COMMITMENT_FIELD_BYTES, MAX_COMMITMENT_FIELDS
 from common.errors import Rejected
 from common.units import SHA256_PATTERN, Sha256
 
-TAG = b"brigade/1:"
+TAG = b"brigade/1 "
 ANY_VERSION = b"brigade/"
+_RUN = re.compile(r"[a-z0-9-]{1,48}")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.\-]+(:[0-9]{1,5})?|https?://\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"([A-Za-z0-9][A-Za-z0-9._\-]*/)*[A-Za-z0-9][A-Za-z0-9._\-]*")
@@ -32,6 +33,7 @@ class RunLocation:
     ``prefix`` has no slash at its ends and may be empty.
     """
 
+    run: str
     spec_sha256: Sha256
     endpoint: str
     bucket: str
@@ -45,7 +47,8 @@ def encode(location: RunLocation) -> tuple[bytes, bytes, bytes]:
     place = ("+" if location.public_read else "") + location.bucket
     if location.prefix:
         place += f"/{location.prefix}"
-    fields = (TAG + bytes.fromhex(location.spec_sha256), location.endpoint.encode(), place.encode())
+    head = TAG + location.run.encode() + b" " + bytes.fromhex(location.spec_sha256)
+    fields = (head, location.endpoint.encode(), place.encode())
     for field in fields:
         if len(field) > MAX_COMMITMENT_FIELD_BYTES:
             raise _bad(f"{field!r} is longer than the {MAX_COMMITMENT_FIELD_BYTES} bytes that the chain takes")
@@ -60,9 +63,11 @@ def decode(fields: Sequence[bytes]) -> RunLocation:
     if not head.startswith(TAG):
         newer = head.startswith(ANY_VERSION)
         raise _bad("unknown version: update brigade" if newer else "the subnet owner has committed something else")
+    run, _, digest = head.removeprefix(TAG).partition(b" ")
     bucket, _, prefix = _text(place).partition("/")
     location = RunLocation(
-        spec_sha256=Sha256(head[len(TAG) :].hex()),
+        run=_text(run),
+        spec_sha256=Sha256(digest.hex()),
         endpoint=_text(endpoint),
         bucket=bucket.removeprefix("+"),
         prefix=prefix,
@@ -84,6 +89,8 @@ def _text(field: bytes) -> str:
 
 
 def _check(location: RunLocation) -> None:
+    if not _RUN.fullmatch(location.run):
+        raise _bad("the run's name must be 1 to 48 lowercase letters, digits and dashes")
     if not re.fullmatch(SHA256_PATTERN, location.spec_sha256):
         raise _bad("the spec hash must be 32 bytes")
     if not _ENDPOINT.fullmatch(location.endpoint) or not _port_ok(location.endpoint):
