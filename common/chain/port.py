@@ -10,11 +10,13 @@ Writes return once the chain has included them in a block. The hotkey signs ``se
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from common.errors import Rejected
 from common.units import Coldkey, Hotkey, Uid
 
 RAO_PER_TAO = 10**9
@@ -181,3 +183,13 @@ def rao(amount_tao: float) -> int:
     if not 0 < amount_tao < 2**63 / RAO_PER_TAO:
         raise ValueError(f"an amount of TAO must be positive, not {amount_tao}")
     return round(amount_tao * RAO_PER_TAO)
+
+
+def check_endpoint(endpoint: Endpoint) -> None:
+    """``Rejected('invalid_argument')`` for what can't be published on any chain."""
+    try:
+        ipaddress.ip_address(endpoint.ip)
+    except ValueError:
+        raise Rejected("invalid_argument", f"{endpoint.ip!r} is not an IP address") from None
+    if not 0 < endpoint.port < 1 << 16:
+        raise Rejected("invalid_argument", f"InvalidPort: {endpoint.port}")

@@ -1,0 +1,396 @@
+"""The chain port on the Bittensor SDK 11: the only module that imports its client.
+
+The SDK reports refusals as results, as raised ChainErrors, and version skew as plain ValueErrors; here they become
+our three kinds. Every call has a timeout, and a connection that failed is thrown away, so that the next call dials
+anew: a restarted node needs nothing from us. The SDK never resubmits a transaction whose fate it doesn't know, and
+neither do we: ``Retryable`` asks the caller to read the chain first.
+
+u16 weights go through the raw call, because the SDK's SetWeights rescales; only a subnet with commit-reveal on takes
+the SDK's way, since the encryption is its.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import bittensor as bt
+from bittensor.metagraph import fetch as fetch_metagraph
+from loguru import logger
+
+from common import timeouts
+from common.chain.port import (
+    MAX_COMMITMENT_FIELD_BYTES,
+    MAX_COMMITMENT_FIELDS,
+    Endpoint,
+    Hyperparameters,
+    Metagraph,
+    Neuron,
+    check_endpoint,
+    rao,
+)
+from common.chain.wallets import DevWallet, Wallet
+from common.chain.weights import check_vector
+from common.errors import BrigadeError, Fatal, Rejected, Retryable
+from common.units import Coldkey, Hotkey, Uid
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 2.0
+SDK_FILES = {  # variable → what the SDK would otherwise keep in the home folder
+    "BITTENSOR_RUNTIME_CACHE_DIR": "runtime-cache",
+    "BTCLI_CONFIG": "btcli.json",
+    "BTCLI_PROXIES_PATH": "proxies.json",
+    "BTCLI_ADDRESSES_PATH": "addresses.json",
+    "BTCLI_MULTISIGS_PATH": "multisigs.json",
+    "BTCLI_MULTISIG_CACHE": "multisig-cache.json",
+    "BTCLI_SUBNET_NAMES_CACHE": "subnet-names.json",
+    "BTCLI_TOKEN_SYMBOLS_CACHE": "token-symbols.json",
+}
+POOL_RACES = frozenset(
+    "Stale Future PriorityTooLow AlreadyImported Dropped Usurped Retracted Invalid FinalityTimeout".split()
+)
+
+
+def sdk_environment(folder: Path) -> dict[str, str]:
+    """The variables that make the SDK (and btcli) of a process keep its files in ``folder``."""
+    return {variable: str(folder / name) for variable, name in SDK_FILES.items()}
+
+
+def isolate_sdk(folder: Path) -> None:
+    """Let the SDK of this process keep its files in ``folder`` and not in the home folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update(sdk_environment(folder))
+
+
+class SdkChain:
+    """A ``ChainPort`` on one endpoint (``ws://…`` or a network name). Belongs to one event loop."""
+
+    def __init__(
+        self, url: str, wallet: Wallet | DevWallet | None = None, *, timeout_s: float = timeouts.CHAIN_CALL_S
+    ) -> None:
+        self.url = url
+        self._wallet = wallet
+        self._timeout_s = timeout_s
+        self._client: bt.Client | None = None
+        self._dialling = asyncio.Lock()
+        self._writing = asyncio.Lock()
+
+    # -- connection ------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> bt.Client:
+        async with self._dialling:
+            if self._client is None:
+                client = bt.Client(self.url)
+                await client.connect()
+                self._client = client
+            return self._client
+
+    async def close(self) -> None:
+        """Drop the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(TimeoutError, bt.BittensorError, OSError):
+                await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+
+    async def _run(self, work: Callable[[bt.Client], Awaitable[T]], unsure: str = "") -> T:
+        """Do ``work`` within the timeout, with whatever goes wrong translated. ``unsure`` is added for writes."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await work(await self._connected())
+        except TimeoutError:
+            await self.close()
+            raise Retryable(f"no answer from the chain at {self.url} in {self._timeout_s:g} s{unsure}") from None
+        except (bt.RpcConnectionError, bt.ConnectionNotReady, OSError) as error:
+            await self.close()
+            wait_s = _seconds(getattr(error, "retry_after", None))
+            raise Retryable(f"no connection to the chain at {self.url}: {error}{unsure}", wait_s) from None
+        except bt.ChainError as error:
+            if not _is_refusal(error):
+                await self.close()
+            raise _translated(error, unsure) from None
+        except bt.BittensorError as error:
+            raise Rejected("invalid_argument", str(error)) from None
+        except ValueError as error:
+            raise _version_skew(error) from None
+
+    # -- reads -----------------------------------------------------------------------------------------------
+
+    async def block(self) -> int:
+        """See ``ChainPort``."""
+        return await self._run(lambda client: client.block())
+
+    async def genesis_hash(self) -> str:
+        """See ``ChainPort``."""
+
+        async def read(client: bt.Client) -> str:
+            info = await client.block_info(0)
+            return str(info.hash if info else "")
+
+        return await self._run(read)
+
+    async def metagraph(self, netuid: int) -> Metagraph:
+        """See ``ChainPort``."""
+        graph = await self._run(lambda client: fetch_metagraph(client, netuid, commitments=False))
+        if graph is None:
+            raise self._no_subnet(netuid)
+        return Metagraph(netuid, graph.block, tuple(_neuron(row) for row in graph.neurons))
+
+    async def subnet_owner_hotkey(self, netuid: int) -> Hotkey:
+        """See ``ChainPort``."""
+
+        async def read(client: bt.Client) -> tuple[bool, str]:
+            exists = await client.query(("SubtensorModule", "NetworksAdded"), [netuid])
+            return bool(exists), str(await client.query(("SubtensorModule", "SubnetOwnerHotkey"), [netuid]))
+
+        exists, hotkey = await self._run(read)
+        if not exists:
+            raise self._no_subnet(netuid)
+        return Hotkey(hotkey)
+
+    async def hyperparameters(self, netuid: int) -> Hyperparameters:
+        """See ``ChainPort``."""
+        items = ("Tempo", "WeightsSetRateLimit", "WeightsVersionKey", "MinAllowedWeights", "MaxWeightsLimit")
+
+        async def read(client: bt.Client) -> list[Any]:
+            view = await client.at()
+            names = (*items, "CommitRevealWeightsEnabled", "NetworksAdded")
+            return await asyncio.gather(*(view.query(("SubtensorModule", name), [netuid]) for name in names))
+
+        *numbers, commit_reveal, exists = await self._run(read)
+        if not exists:
+            raise self._no_subnet(netuid)
+        return Hyperparameters(*(int(number) for number in numbers), commit_reveal=bool(commit_reveal))
+
+    async def commitment(self, netuid: int, hotkey: Hotkey) -> tuple[bytes, ...] | None:
+        """See ``ChainPort``."""
+        record = await self._run(lambda client: client.query(("Commitments", "CommitmentOf"), [netuid, hotkey]))
+        return None if record is None else _raw_fields(record)
+
+    async def weights(self, netuid: int) -> dict[Uid, dict[Uid, int]]:
+        """See ``ChainPort``."""
+        rows = await self._run(lambda client: client.query_map(("SubtensorModule", "Weights"), [netuid]))
+        return {Uid(int(uid)): {Uid(int(to)): int(value) for to, value in row} for uid, row in sorted(rows)}
+
+    async def blocks_since_epoch(self, netuid: int) -> int:
+        """See ``ChainPort``."""
+
+        async def read(client: bt.Client) -> int:
+            view = await client.at()
+            return int(view.block) - int(await view.query(("SubtensorModule", "LastEpochBlock"), [netuid]) or 0)
+
+        return await self._run(read)
+
+    async def next_epoch_block(self, netuid: int) -> int:
+        """See ``ChainPort``."""
+        block = await self._run(lambda client: client.read("next_epoch_start_block", netuid=netuid))
+        if block is None:
+            raise Rejected("disabled", f"subnet {netuid} has tempo 0 and never runs an epoch")
+        return int(block)
+
+    async def balance_rao(self, coldkey: Coldkey) -> int:
+        """See ``ChainPort``."""
+        account = await self._run(lambda client: client.query(("System", "Account"), [coldkey]))
+        return int(account["data"]["free"])
+
+    async def wait_for_block(self, number: int, timeout_s: float) -> int:
+        """See ``ChainPort``. Dials again when the node goes away meanwhile."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        client = await self._connected()
+                        return int((await client.wait_for_block(number)).number)
+                    except (bt.RpcConnectionError, bt.ConnectionNotReady, bt.ChainError, OSError) as error:
+                        logger.debug("waiting for block {}: {}", number, error)
+                        await self.close()
+                        await asyncio.sleep(timeouts.RETRY_FIRST_S)
+        except TimeoutError:
+            raise Retryable(f"the chain at {self.url} did not reach block {number} in {timeout_s:g} s") from None
+
+    # -- writes ----------------------------------------------------------------------------------------------
+
+    async def set_commitment(self, netuid: int, fields: Sequence[bytes]) -> None:
+        """See ``ChainPort``."""
+        sizes = [len(field) for field in fields]
+        if not 1 <= len(sizes) <= MAX_COMMITMENT_FIELDS or max(sizes) > MAX_COMMITMENT_FIELD_BYTES:
+            raise Rejected("invalid_argument", f"a commitment has 1 to 3 fields of at most 128 bytes, not {sizes}")
+        info = {"fields": [[{f"Raw{len(field)}": "0x" + field.hex()} for field in fields]]}
+        await self._submit(bt.calls.Commitments.set_commitment(netuid=netuid, info=info), "hotkey")
+
+    async def serve(self, netuid: int, endpoint: Endpoint) -> None:
+        """See ``ChainPort``."""
+        check_endpoint(endpoint)
+        await self._execute(lambda: bt.ServeAxon(netuid=netuid, ip=endpoint.ip, port=endpoint.port))
+
+    async def set_weights(self, netuid: int, weights: Mapping[Uid, int], version_key: int) -> None:
+        """See ``ChainPort``."""
+        check_vector(weights)
+        if (await self.hyperparameters(netuid)).commit_reveal:
+            floats = {int(uid): float(value) for uid, value in weights.items()}
+            await self._execute(lambda: bt.SetWeights(netuid=netuid, weights=floats, version_key=version_key))
+            return
+        vector = {"dests": [int(uid) for uid in weights], "weights": [int(value) for value in weights.values()]}
+        call = bt.calls.SubtensorModule.set_mechanism_weights(
+            netuid=netuid, mecid=0, version_key=version_key, **vector
+        )
+        try:
+            await self._submit(call, "hotkey")
+        except Fatal:  # a runtime from before mechanisms
+            call = bt.calls.SubtensorModule.set_weights(netuid=netuid, version_key=version_key, **vector)
+            await self._submit(call, "hotkey")
+
+    async def register_subnet(self) -> int:
+        """See ``ChainPort``."""
+        result = await self._execute(bt.RegisterSubnet)
+        return int(result.data["netuid"])
+
+    async def start_subnet(self, netuid: int) -> None:
+        """See ``ChainPort``."""
+        await self._submit(bt.calls.SubtensorModule.start_call(netuid=netuid), "coldkey")
+
+    async def register(self, netuid: int) -> None:
+        """See ``ChainPort``. Shielded where the chain has a shield key, in the clear where it has none."""
+        try:
+            shield_key = await self._run(lambda client: client.query(("MevShield", "NextKey")))
+        except Fatal:
+            shield_key = None
+        if shield_key:
+            await self._execute(lambda: bt.BurnedRegister(netuid=netuid))
+            return
+        hotkey = self._signing().hotkey_ss58
+        await self._submit(bt.calls.SubtensorModule.burned_register(netuid=netuid, hotkey=hotkey), "coldkey")
+
+    async def add_stake(self, netuid: int, hotkey: Hotkey, amount_tao: float) -> None:
+        """See ``ChainPort``."""
+        call = bt.calls.SubtensorModule.add_stake(hotkey=hotkey, netuid=netuid, amount_staked=rao(amount_tao))
+        await self._submit(call, "coldkey")
+
+    async def transfer(self, dest: Coldkey, amount_tao: float) -> None:
+        """See ``ChainPort``."""
+        await self._submit(bt.calls.Balances.transfer_keep_alive(dest=dest, value=rao(amount_tao)), "coldkey")
+
+    async def set_hyperparameters(
+        self,
+        netuid: int,
+        *,
+        tempo: int | None = None,
+        weights_rate_limit_blocks: int | None = None,
+        commit_reveal: bool | None = None,
+        serving_rate_limit_blocks: int | None = None,
+        stake_threshold_rao: int | None = None,
+    ) -> None:
+        """See ``ChainPort``."""
+        admin, net = bt.calls.AdminUtils, {"netuid": netuid}
+        wanted = [
+            (tempo, lambda v: admin.sudo_set_tempo(tempo=v, **net)),
+            (
+                weights_rate_limit_blocks,
+                lambda v: admin.sudo_set_weights_set_rate_limit(weights_set_rate_limit=v, **net),
+            ),
+            (commit_reveal, lambda v: admin.sudo_set_commit_reveal_weights_enabled(enabled=v, **net)),
+            (serving_rate_limit_blocks, lambda v: admin.sudo_set_serving_rate_limit(serving_rate_limit=v, **net)),
+            (stake_threshold_rao, lambda v: admin.sudo_set_stake_threshold(min_stake=v)),
+        ]
+        calls = [make(value) for value, make in wanted if value is not None]
+        if calls:
+            await self._sudo(calls)
+
+    async def _sudo(self, calls: list[Any]) -> None:
+        async def compose(client: bt.Client) -> Any:
+            inner = [await client.compose(call) for call in calls]
+            return await client.compose(bt.calls.Utility.batch_all(calls=inner))
+
+        await self._submit(bt.calls.Sudo.sudo(call=await self._run(compose)), "coldkey")
+
+    def _no_subnet(self, netuid: int) -> Rejected:
+        return Rejected("subnet_not_exists", f"SubnetNotExists: there is no subnet {netuid} on {self.url}")
+
+    def _signing(self) -> Wallet | DevWallet:
+        if self._wallet is None:
+            raise Rejected("not_authorized", "this connection has no wallet to sign with")
+        return self._wallet
+
+    async def _submit(self, call: Any, signer: str) -> Any:
+        wallet = self._signing()
+        return await self._write(
+            lambda client: client.submit_call(call, wallet, signer=signer, wait_for_finalization=False)
+        )
+
+    async def _execute(self, intent: Callable[[], Any]) -> Any:
+        wallet = self._signing()
+        return await self._write(lambda client: client.execute(intent(), wallet, wait_for_finalization=False))
+
+    async def _write(self, work: Callable[[bt.Client], Awaitable[Any]]) -> Any:
+        """One write at a time: nonces are taken in order. Returns the successful result."""
+        unsure = "; it may have been included: read the chain before repeating it"
+        async with self._writing:
+            result = await self._run(work, unsure)
+        if not result.success:
+            error = result.error or bt.ChainError(result.message)
+            if not _is_refusal(error):
+                await self.close()
+            raise _translated(error, unsure)
+        return result
+
+
+# -- translations ------------------------------------------------------------------------------------------------
+
+
+def _is_refusal(error: bt.ChainError) -> bool:
+    """Whether the chain said no, rather than the connection failing or the pool being in a race."""
+    if error.name in POOL_RACES:
+        return False
+    return error.name is not None or error.code is not bt.ErrorCode.UNKNOWN
+
+
+def _translated(error: bt.ChainError, unsure: str) -> BrigadeError:
+    if not _is_refusal(error):
+        return Retryable(f"the chain gave no verdict: {error.name or error.message}{unsure}")
+    text = f"{error.name}: {error.message}" if error.name else error.message
+    return Rejected(str(error.code.value), text)
+
+
+def _version_skew(error: ValueError) -> Fatal:
+    return Fatal(f"the chain's runtime does not fit the Bittensor SDK {bt.__version__} ({error}): update brigade")
+
+
+def _seconds(text: Any) -> float | None:
+    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*", str(text)) if text is not None else None
+    return float(match.group(1)) if match else None
+
+
+def _neuron(row: Any) -> Neuron:
+    return Neuron(
+        uid=Uid(row.uid),
+        hotkey=Hotkey(row.hotkey),
+        coldkey=Coldkey(row.coldkey),
+        registered_block=row.block_at_registration,
+        validator_permit=row.validator_permit,
+        active=row.active,
+        stake_rao=row.total_stake.rao,
+        incentive=row.incentive,
+        last_update_block=row.last_update,
+        endpoint=_endpoint(row.axon),
+    )
+
+
+def _endpoint(axon: str | None) -> Endpoint | None:
+    if axon is None:
+        return None
+    ip, _, port = axon.rpartition(":")
+    return Endpoint(ip.strip("[]"), int(port))
+
+
+def _raw_fields(record: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """The bytes of the Raw0 … Raw128 fields, in order."""
+    fields: list[bytes] = []
+    for field in record["info"]["fields"]:
+        for kind, value in field.items() if isinstance(field, dict) else ():
+            if re.fullmatch(r"Raw\d+", kind):
+                fields.append(bytes.fromhex(value[2:]) if isinstance(value, str) else bytes(value))
+    return tuple(fields)
