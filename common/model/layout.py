@@ -116,7 +116,7 @@ def weights_hash(vector: Vector) -> Sha256:
 def little_endian_bytes(vector: Vector) -> memoryview:
     """The vector's bytes as they are stored and hashed; shares memory with it where the machine is little-endian."""
     stored = np.ascontiguousarray(vector if sys.byteorder == "little" else vector.astype("<f4"))
-    return memoryview(stored.view(np.uint8))
+    return stored.view(np.uint8).data
 
 
 def model_hash(shard_hashes: Mapping[int, Sha256] | tuple[Sha256, ...]) -> Sha256:
