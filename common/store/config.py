@@ -58,16 +58,23 @@ def save_config(config: StorageConfig, path: Path) -> None:
 
 def load_config(path: Path) -> StorageConfig:
     """Read what ``save_config`` wrote; OperatorError when it is not such a file."""
+    values = _read_json(path)
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise OperatorError(f"{path} does not hold a storage configuration")
+    try:
+        return StorageConfig(**values)
+    except TypeError as error:
+        raise OperatorError(f"{path} lacks a field of a storage configuration, or has one too many") from error
+
+
+def _read_json(path: Path) -> object:
     try:
         with path.open("rb") as file:
-            values = json.loads(file.read(_MAX_FILE_BYTES))
-        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-            raise OperatorError(f"{path} does not hold a storage configuration")
-        return StorageConfig(**values)
+            return json.loads(file.read(_MAX_FILE_BYTES))
     except FileNotFoundError as error:
         raise OperatorError(f"{path} does not exist; start the storage first (brigade storage serve)") from error
-    except (TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise OperatorError(f"{path} does not hold a storage configuration") from error
+    except (ValueError, RecursionError) as error:
+        raise OperatorError(f"{path} is not JSON") from error
     except OSError as error:
         raise SetupError(f"cannot read {path}: {error.strerror}") from error
 

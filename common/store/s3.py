@@ -10,6 +10,7 @@ PutObject and GetObject calls are made, never boto3's transfer manager, whose CR
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import random
@@ -42,6 +43,7 @@ from common.store.retry import RetryPolicy, Sleep, Uniform, with_retries
 from common.units import Sha256, sha256_hex
 
 T = TypeVar("T")
+_SESSION_LOCK = threading.Lock()
 MAX_PRESIGN_S = 7 * 24 * 3600
 # Raised before a byte of the request left, so that even a conditional put has certainly not happened.
 _NEVER_SENT = (
@@ -216,6 +218,13 @@ class S3Store:
         raise error  # botocore found the request itself malformed: a bug of ours
 
 
+@functools.cache
+def _session() -> Any:
+    """One session for the process: it parses the service's description (half a second), and clients may be shared
+    between threads, but sessions may not, hence the lock."""
+    return boto3.session.Session()
+
+
 def _make_client(config: StorageConfig, connect_timeout_s: float, read_timeout_s: float) -> Any:
     on_loopback = urlsplit(config.endpoint).hostname in ("127.0.0.1", "localhost", "::1")
     settings = Config(
@@ -230,15 +239,15 @@ def _make_client(config: StorageConfig, connect_timeout_s: float, read_timeout_s
         proxies={} if on_loopback else None,  # a proxy from the environment cannot reach our own loopback
     )
     try:
-        # A session of its own: boto3's default session is not safe to share between threads.
-        return boto3.session.Session().client(
-            "s3",
-            endpoint_url=config.endpoint,
-            region_name=config.region,
-            aws_access_key_id=config.access_key,
-            aws_secret_access_key=config.secret_key,
-            config=settings,
-        )
+        with _SESSION_LOCK:
+            return _session().client(
+                "s3",
+                endpoint_url=config.endpoint,
+                region_name=config.region,
+                aws_access_key_id=config.access_key,
+                aws_secret_access_key=config.secret_key,
+                config=settings,
+            )
     except boto_errors.BotoCoreError as error:
         raise SetupError(f"cannot set up the storage client: {error}") from error
 

@@ -86,6 +86,7 @@ class SeaweedServer:
     ) -> StorageConfig:
         """Start the server, wait until its bucket takes writes, let everybody read, and return how to reach it.
 
+        With ``die_with_parent`` the server is killed when the calling *thread* ends, so call from the main one.
         Raises SetupError when it cannot start or is not ready in time; nothing is left running then.
         """
         if self._process is not None and self._process.poll() is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -34,3 +36,20 @@ def http() -> Iterator[HttpClient]:
     client = HttpClient()
     yield client
     client.close()
+
+
+@pytest.fixture
+def signed_in_the_past(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """A block in which requests are signed with a clock that is an hour slow, so that nothing need be waited for."""
+
+    @contextmanager
+    def slow_clock() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr("botocore.auth.get_current_datetime", _an_hour_ago)
+            yield
+
+    return slow_clock
+
+
+def _an_hour_ago(*_: object, **__: object) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(hours=1)

@@ -22,6 +22,10 @@ class _Cut(Exception):
     """This connection is to be reset now."""
 
 
+class _Truncated(Exception):
+    """This connection is to be closed now, after what was sent has arrived."""
+
+
 class FaultProxy:
     """``with FaultProxy("http://127.0.0.1:9000") as proxy: …`` and then talk to ``proxy.endpoint``."""
 
@@ -60,7 +64,8 @@ class FaultProxy:
         self._up_cuts = list(after_bytes)
 
     def cut_replies(self, *after_bytes: int) -> None:
-        """Reset the next connections after so many bytes to the client, one connection for each number."""
+        """Close the next connections after so many bytes to the client, one connection for each number; those bytes
+        arrive for certain, which a reset would not promise."""
         self._down_cuts = list(after_bytes)
 
     def cut_all(self) -> None:
@@ -111,6 +116,8 @@ class FaultProxy:
         self.connections += 1
         try:
             await self._connect(reader, writer)
+        except _Truncated:
+            writer.close()
         except (_Cut, OSError, asyncio.CancelledError):
             _reset(writer)
         finally:
@@ -149,7 +156,7 @@ class FaultProxy:
             await writer.drain()
             self._count(len(block), is_up)
             if passed >= limit_bytes:
-                raise _Cut
+                raise _Cut if is_up else _Truncated
         with contextlib.suppress(OSError):
             writer.write_eof()
 

@@ -35,6 +35,8 @@ class ScriptedServer:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # answers "Expect: 100-continue", for which boto3 waits
+
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
@@ -49,6 +51,7 @@ class ScriptedServer:
                 for name, value in ({"content-length": str(len(reply.body))} | reply.headers).items():
                     if value is not None:
                         self.send_header(name, value)
+                self.send_header("connection", "close")
                 self.end_headers()
                 self.wfile.write(reply.body)
 

@@ -20,7 +20,7 @@ QUICK = RetryPolicy(attempts=4, first_wait_s=0.0, longest_wait_s=0.0)
 def running_server(directory: Path, *, bucket: str = "brigade") -> Iterator[tuple[SeaweedServer, StorageConfig]]:
     """A SeaweedFS on free ports that ends with the block, and with the test process at the latest."""
     server = SeaweedServer(directory, bucket=bucket)
-    config = server.start(die_with_parent=True)
+    config = server.start(die_with_parent=True, ready_within_s=120.0)
     try:
         yield server, config
     finally:
