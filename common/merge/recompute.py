@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.codec.container import decode
-from common.codec.params import F32, delta_params, update_params
+from common.codec.params import F32, CodecParams, delta_params, update_params
 from common.errors import Rejected
 from common.merge.mean import MeanAccumulator, divisor_of
 from common.merge.outer import OuterState, compress_update, outer_step
@@ -64,7 +64,7 @@ def merge_round(
     params = delta_params(spec.codec, plan.base_revision)
     mean = MeanAccumulator(len(base_weights))
     for member in members:
-        mean.add(member.scale, decode(read_delta(member), expect=params, count=len(base_weights)))
+        mean.add(member.scale, _decoded(read_delta(member), member, params, len(base_weights)))
     try:
         update = compress_update(
             mean.finish(divisor_of(member.weight for member in members)),
@@ -100,6 +100,13 @@ def hash_outer(outer: OuterState) -> Sha256:
         digest.update(little_endian_bytes(outer.momentum))
     digest.update(little_endian_bytes(outer.residual))
     return Sha256(digest.hexdigest())
+
+
+def _decoded(data: bytes, member: PlanMember, params: CodecParams, count: int) -> F32:
+    try:
+        return decode(data, expect=params, count=count)
+    except Rejected as error:
+        raise Rejected(error.code, f"the accepted delta of {member.hotkey}: {error.message}") from None
 
 
 def _step(spec: RunSpec, base: F32, u: F32, momentum: F32 | None) -> tuple[F32, F32 | None]:

@@ -1,0 +1,87 @@
+"""Is one object of a run what its key and the log say? One function for each kind of object.
+
+Each raises ``Rejected`` with what is wrong; ``verify.py`` adds the object's key. Invariant: every byte of an object
+counts, by a hash in its name, or by a signature over canonical bytes that are read back and compared.
+"""
+
+from __future__ import annotations
+
+from common.errors import Rejected
+from common.keys import KeyParts, delta_key
+from common.records import StoredSubmission, decode_submission
+from common.reports import decode_report
+from common.runlog.entries import PlanMember
+from common.runlog.lease import decode_lease
+from common.runlog.replay import Step
+from common.runlog.state import RunState
+from common.units import RoundId, sha256_hex
+
+STALE = frozenset(
+    {
+        "not_allowed",
+        "stale_term",
+        "future_term",
+        "not_leader",
+        "bad_transition",
+        "bad_plan",
+        "no_quorum",
+        "bad_revision",
+    }
+)
+"""Voids that honest writers may leave behind: whole entries that name their place in the chain. Every other void is
+damage; were it passed over, the chain of hashes would not cover what lies before it."""
+
+
+def check_step(step: Step) -> None:
+    """A slot is a valid entry, or a whole one that came too late."""
+    if step.void is not None and step.void.code not in STALE:
+        raise Rejected(step.void.code, step.void.message)
+
+
+def check_name(parts: KeyParts, body: bytes) -> None:
+    """The bytes have the hash that the key names."""
+    if sha256_hex(body) != parts.sha256:
+        raise Rejected("checksum_mismatch", "its bytes do not have the SHA-256 in its name")
+
+
+def check_lease(state: RunState, body: bytes) -> None:
+    """Signed by a validator, and by the leader if its term has begun."""
+    lease = decode_lease(body, state.spec)
+    leader = state.leader_of(lease.term)
+    if leader is not None and leader != lease.signer:
+        raise Rejected("wrong_leader", f"it is held for term {lease.term}, which {leader} leads")
+
+
+def check_report(state: RunState, parts: KeyParts, body: bytes) -> None:
+    """Named by its hash, signed by the validator in its key, about the round in its key."""
+    check_name(parts, body)
+    report, _ = decode_report(body, state.run)
+    if report.signer != parts.hotkey or report.signer not in state.spec.validators:
+        raise Rejected("wrong_signer", "it is not signed by the validator whose folder it lies in")
+    if report.round != parts.round_id:
+        raise Rejected("wrong_round", f"it is about round {report.round}")
+
+
+def check_manifest(state: RunState, key: str, parts: KeyParts, body: bytes) -> StoredSubmission:
+    """Signed by the miner in its key, receipted by a leader in its term, on a base that the log knows."""
+    stored = decode_submission(body, state.run)
+    manifest, receipt = stored.manifest, stored.receipt
+    if manifest.key.removesuffix(".delta") != key.removesuffix(".json") or manifest.signer != parts.hotkey:
+        raise Rejected("wrong_key", "it belongs to another delta than the one beside it")
+    if state.leader_of(receipt.term) != receipt.signer:
+        raise Rejected("bad_receipt", f"the receipt's signer did not lead term {receipt.term}")
+    base = state.revisions.get(manifest.base_revision)
+    if base is None or base.sha256 != manifest.base_sha256:
+        raise Rejected("wrong_base", f"the log has no revision {manifest.base_revision} with the hash that it names")
+    return stored
+
+
+def check_member(run: str, round_id: RoundId, member: PlanMember, stored: StoredSubmission) -> None:
+    """A plan's member is the submission that was receipted."""
+    manifest = stored.manifest
+    facts = (manifest.round, manifest.shard, manifest.signer, manifest.delta, manifest.tokens)
+    if facts != (round_id, member.shard, member.hotkey, member.delta, member.tokens_claimed):
+        raise Rejected("wrong_member", "the plan says something else of this submission than its manifest")
+    if stored.manifest_record.sha256 != member.manifest_sha256:
+        raise Rejected("wrong_member", "the plan names another manifest of this delta")
+    assert manifest.key == delta_key(run, round_id, member.shard, member.hotkey, member.delta.sha256)

@@ -1,0 +1,161 @@
+"""The weights of a revision, from the nearest snapshot and the updates after it, with every hash proved.
+
+This is how a miner joins and how a revision is exported. It needs only objects that anyone may read: snapshots and
+updates, not deltas. Invariant: what is returned has the weights hash that the log committed. A snapshot that is
+missing or wrong falls back to an earlier one, an update that is missing to the parent revision; both are said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common import keys
+from common.codec.container import encoded_size
+from common.codec.params import F32, update_params
+from common.errors import Rejected
+from common.merge.outer import OuterState
+from common.merge.recompute import apply_update, hash_outer
+from common.model.layout import weights_hash
+from common.model.shards import plan_shards
+from common.model.snapshot import Snapshot, decode_snapshot, snapshot_size_bytes
+from common.runlog.state import RevisionNode, RunState
+from common.spec import RunSpec
+from common.store.port import ObjectReader
+from common.units import Revision, ShardId
+
+UNAVAILABLE = "revision_unavailable"
+
+
+@dataclass(frozen=True)
+class ShardWeights:
+    """One shard of a revision, and what the next outer step needs."""
+
+    shard: ShardId
+    weights: F32
+    momentum: F32 | None
+    """Nesterov's v; None in a run without outer momentum."""
+
+
+@dataclass(frozen=True)
+class Materialised:
+    """A whole revision, or the shards that were asked for."""
+
+    revision: Revision
+    shards: tuple[ShardWeights, ...]
+    notes: tuple[str, ...]
+    """What was missing or wrong on the way, in plain words."""
+
+
+def materialise(
+    reader: ObjectReader, state: RunState, revision: Revision, shards: Sequence[ShardId] | None = None
+) -> Materialised:
+    """The weights of ``revision``: all shards, or those given.
+
+    Raises ``Rejected('revision_unavailable')`` when objects are missing or wrong and no snapshot makes up for them,
+    ``Rejected('unknown_revision')``, and ``Retryable`` when the store stays away.
+    """
+    if revision not in state.revisions:
+        raise Rejected("unknown_revision", f"the log knows revisions 0 to {state.next_revision - 1}, not {revision}")
+    wanted = range(state.spec.num_shards) if shards is None else shards
+    notes: list[str] = []
+    built = tuple(_materialise_shard(reader, state, revision, ShardId(shard), notes) for shard in wanted)
+    return Materialised(revision, built, tuple(notes))
+
+
+def materialise_newest(reader: ObjectReader, state: RunState, shards: Sequence[ShardId] | None = None) -> Materialised:
+    """The head, or its nearest ancestor whose objects are all there; the notes say why. Raises as ``materialise``."""
+    notes: list[str] = []
+    for node in reversed(state.lineage(state.head)):
+        try:
+            found = materialise(reader, state, node.revision, shards)
+        except Rejected as error:
+            notes.append(f"revision {node.revision} can't be had: {error.message}")
+            continue
+        return Materialised(found.revision, found.shards, (*notes, *found.notes))
+    raise Rejected(UNAVAILABLE, "; ".join(notes))
+
+
+def advance(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardWeights) -> ShardWeights:
+    """From the parent's weights to those of ``node``, by its update. ``base`` is left alone.
+
+    Raises ``Rejected``: ``object_missing``, the reader's and the decoder's codes, ``wrong_weights``.
+    """
+    made = node.shards[base.shard]
+    if made.update is None or node.round is None or node.parent is None:
+        raise ValueError("revision 0 is made by no update")
+    size = encoded_size(len(base.weights), update_params(state.spec.codec, node.parent))
+    key = keys.update_key(state.run, node.round, base.shard, made.update.sha256)
+    data = reader.fetch(key, max_bytes=size, sha256=made.update.sha256, size_bytes=size)
+    weights, momentum = apply_update(state.spec, node.parent, data, base.weights, base.momentum)
+    if weights_hash(weights) != made.weights_sha256:
+        raise Rejected("wrong_weights", f"the update of revision {node.revision} leads to other weights than committed")
+    return ShardWeights(base.shard, weights, momentum)
+
+
+def load_snapshot(
+    reader: ObjectReader, spec: RunSpec, node: RevisionNode, shard: ShardId
+) -> tuple[F32, OuterState] | None:
+    """Weights and outer state of a shard as the log committed them; None when no snapshot was stored.
+
+    Raises ``Rejected``: ``object_missing``, the reader's and the decoder's codes, ``wrong_weights``, ``wrong_outer``.
+    """
+    made = node.shards[shard]
+    if made.snapshot is None:
+        return None
+    layers = plan_shards(spec.model, spec.num_shards)[shard]
+    data = reader.fetch(
+        keys.snapshot_key(spec.run, node.revision, shard, made.snapshot.sha256),
+        max_bytes=snapshot_size_bytes(spec.model, layers),
+        sha256=made.snapshot.sha256,
+        size_bytes=made.snapshot.size_bytes,
+    )
+    weights, outer = _unpack(spec, decode_snapshot(spec.model, layers, data))
+    if weights_hash(weights) != made.weights_sha256:
+        raise Rejected("wrong_weights", f"the snapshot of revision {node.revision} holds other weights than committed")
+    if hash_outer(outer) != made.outer_sha256:
+        raise Rejected("wrong_outer", f"the snapshot of revision {node.revision} holds another outer state")
+    return weights, outer
+
+
+def nearest_snapshot(
+    reader: ObjectReader, spec: RunSpec, path: Sequence[RevisionNode], shard: ShardId, notes: list[str]
+) -> tuple[int, F32, OuterState]:
+    """The last snapshot of ``path`` that can be read and proved: its index, weights and outer state.
+
+    Those passed over are said in ``notes``. Raises ``Rejected('revision_unavailable')`` when none is left.
+    """
+    for index in range(len(path) - 1, -1, -1):
+        try:
+            found = load_snapshot(reader, spec, path[index], shard)
+        except Rejected as error:
+            notes.append(f"fell back behind the snapshot of revision {path[index].revision}: {error.message}")
+            continue
+        if found is not None:
+            return index, *found
+    raise Rejected(UNAVAILABLE, f"no snapshot of shard {shard} is usable: {'; '.join(notes)}")
+
+
+def pack(weights: F32, outer: OuterState) -> Snapshot:
+    """What a snapshot of a shard holds."""
+    return Snapshot(weights, outer.momentum, outer.residual)
+
+
+def _unpack(spec: RunSpec, snapshot: Snapshot) -> tuple[F32, OuterState]:
+    if (snapshot.momentum is None) != (spec.outer.momentum == 0) or snapshot.residual is None:
+        raise Rejected("wrong_outer", "the snapshot does not hold the outer state that the spec calls for")
+    return snapshot.weights, OuterState(snapshot.momentum, snapshot.residual)
+
+
+def _materialise_shard(
+    reader: ObjectReader, state: RunState, revision: Revision, shard: ShardId, notes: list[str]
+) -> ShardWeights:
+    path = state.lineage(revision)
+    start, weights, outer = nearest_snapshot(reader, state.spec, path, shard, notes)
+    built = ShardWeights(shard, weights, outer.momentum)
+    for node in path[start + 1 :]:
+        try:
+            built = advance(reader, state, node, built)
+        except Rejected as error:
+            raise Rejected(UNAVAILABLE, f"the update of revision {node.revision}: {error.message}") from error
+    return built

@@ -1,0 +1,92 @@
+"""Merging again what the log says was merged: for verifiers, and for a leader that must know the outer state.
+
+The residual of the updates is in no object but the snapshots, so a validator that takes over starts from the nearest
+one and merges the rounds after it from their deltas. Invariant: what is returned has the hashes that the log
+committed; the plan is proved by the slot's hash, each delta by its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common import keys
+from common.codec.params import F32
+from common.errors import Rejected
+from common.merge.outer import OuterState
+from common.merge.recompute import merge_round
+from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
+from common.runlog.materialise import nearest_snapshot
+from common.runlog.state import RevisionNode, RunState
+from common.store.port import ObjectReader
+from common.units import Revision, RoundId, ShardId
+
+
+@dataclass(frozen=True)
+class ShardMemory:
+    """Everything about a shard of a revision: what the merge of the next one starts from."""
+
+    shard: ShardId
+    weights: F32
+    outer: OuterState
+
+
+def read_plan(reader: ObjectReader, state: RunState, node: RevisionNode) -> RoundFrozen:
+    """The plan that ``node`` was merged by. Raises as ``ObjectReader.fetch``; ValueError for revision 0."""
+    if node.plan_seq is None or node.plan_sha256 is None:
+        raise ValueError("revision 0 was merged by no plan")
+    key = keys.log_key(state.run, node.plan_seq)
+    slot = reader.fetch(key, max_bytes=MAX_READ_BYTES, sha256=node.plan_sha256)
+    plan = decode_entry(slot, state.run).data
+    assert isinstance(plan, RoundFrozen)
+    return plan
+
+
+def read_delta(reader: ObjectReader, run: str, round_id: RoundId, member: PlanMember) -> bytes:
+    """The bytes of a plan member's delta, proved by hash and size. Raises as ``ObjectReader.fetch``."""
+    key = keys.delta_key(run, round_id, member.shard, member.hotkey, member.delta.sha256)
+    size = member.delta.size_bytes
+    return reader.fetch(key, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
+
+
+def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> ShardMemory:
+    """From the memory of the parent to that of ``node``, by its plan and its deltas.
+
+    Raises ``Rejected``: ``merge_mismatch`` when the result is not what the log committed; what ``merge_round`` and
+    ``ObjectReader.fetch`` raise.
+    """
+    plan = read_plan(reader, state, node)
+    result = merge_round(
+        state.spec,
+        base.shard,
+        plan,
+        lambda member: read_delta(reader, state.run, plan.round, member),
+        base.weights,
+        base.outer,
+    )
+    made = node.shards[base.shard]
+    pairs = {
+        "update": (result.update, made.update),
+        "weights": (result.weights_sha256, made.weights_sha256),
+        "outer state": (result.outer_sha256, made.outer_sha256),
+    }
+    for what, (ours, theirs) in pairs.items():
+        if ours != theirs:
+            raise Rejected("merge_mismatch", f"merging shard {base.shard} again gives another {what} than committed")
+    return ShardMemory(base.shard, result.new_weights, result.new_outer_state)
+
+
+def rebuild(
+    reader: ObjectReader, state: RunState, revision: Revision, shard: ShardId
+) -> tuple[ShardMemory, tuple[str, ...]]:
+    """Weights and outer state of a shard of ``revision``, from the nearest snapshot on, and what had to be passed over.
+
+    Raises ``Rejected('revision_unavailable')`` when no snapshot of its lineage is usable, else as ``remerge``.
+    """
+    path = state.lineage(revision)
+    notes: list[str] = []
+    start, weights, outer = nearest_snapshot(reader, state.spec, path, shard, notes)
+    memory = ShardMemory(shard, weights, outer)
+    for node in path[start + 1 :]:
+        memory = remerge(reader, state, node, memory)
+    return memory, tuple(notes)

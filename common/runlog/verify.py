@@ -1,0 +1,255 @@
+"""``brigade run verify``: proves a run from its bucket alone, and names the first thing that is wrong.
+
+In order: the spec by its hash; the log, slot by slot (damage is an error here, only stale entries are passed over);
+the merges again, from the snapshot of revision 0 to the head, and with them every snapshot on the way; the submissions
+that the plans name; then every object that is left under the run, by the hash in its name or by its signature. The
+listing is taken first, so that a run that goes on meanwhile is verified as far as its log was then read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from common import keys
+from common.errors import Rejected
+from common.keys import KeyParts
+from common.records import MAX_MANIFEST_BYTES, StoredSubmission
+from common.reports import MAX_REPORT_BYTES
+from common.runlog import checks
+from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.entries import Genesis, PlanMember, RoundFrozen, decode_entry
+from common.runlog.lease import MAX_LEASE_BYTES
+from common.runlog.materialise import load_snapshot
+from common.runlog.proving import ProvingReader, VerifyError
+from common.runlog.reader import walk
+from common.runlog.remerge import ShardMemory, remerge
+from common.runlog.state import RevisionNode, RunState
+from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
+from common.store.port import ObjectInfo, ObjectStore
+from common.units import Sha256, ShardId
+
+Say = Callable[[str], None]
+MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES)
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked, and found right."""
+
+    state: RunState
+    spec_sha256: Sha256
+    entries: int
+    """Slots of the log that were read, stale ones included."""
+    voids: Mapping[str, int]
+    """Stale entries by code."""
+    objects: Mapping[str, int]
+    """Objects found right, by kind."""
+    merges: int
+    """Shard merges that were computed again."""
+    absent: tuple[str, ...]
+    """Deltas that a plan rejected and that never came."""
+    unreferenced: tuple[str, ...]
+    """Objects that nothing in the log refers to; their hashes or signatures are right."""
+
+
+@dataclass
+class _Work:
+    """One verification under way."""
+
+    reader: ProvingReader
+    run: str
+    listing: list[ObjectInfo]
+    say: Say
+    plans: list[RoundFrozen] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    unreferenced: list[str] = field(default_factory=list)
+    merges: int = 0
+
+
+def verify_run(
+    store: ObjectStore, run: str, expected_spec_sha256: Sha256 | None = None, say: Say = lambda _: None
+) -> VerifyReport:
+    """Prove everything under ``runs/<run>/``. ``say`` is told of each part that was found right.
+
+    ``expected_spec_sha256`` is what the owner committed on chain; without it the spec is proved by the genesis alone.
+    Raises ``VerifyError``, and ``Retryable`` when the store stays away.
+    """
+    work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say)
+    spec_sha256 = expected_spec_sha256 or _spec_hash_of_genesis(work)
+    spec = _verify_spec(work, spec_sha256)
+    state = _verify_log(work, spec)
+    _verify_merges(work, state)
+    _verify_plans(work, state)
+    _verify_rest(work, state)
+    kinds = (parts.kind for key in work.reader.proved if (parts := keys.parse_key(run, key)))
+    return VerifyReport(
+        state=state,
+        spec_sha256=spec_sha256,
+        entries=state.next_seq,
+        voids=Counter(void.code for void in state.voids),
+        objects=Counter(kinds),
+        merges=work.merges,
+        absent=tuple(work.absent),
+        unreferenced=tuple(work.unreferenced),
+    )
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """What is found wrong inside is wrong with the object at ``key``."""
+    try:
+        yield
+    except Rejected as error:
+        raise VerifyError(key, error.message) from None
+
+
+def _spec_hash_of_genesis(work: _Work) -> Sha256:
+    key = keys.log_key(work.run, 0)
+    with _naming(key):
+        data = decode_entry(work.reader.fetch(key, max_bytes=MAX_READ_BYTES), work.run).data
+        if not isinstance(data, Genesis):
+            raise Rejected("bad_genesis", "the log does not begin with a genesis")
+    return data.spec_sha256
+
+
+def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:
+    key = keys.spec_key(work.run)
+    with _naming(key):
+        spec = decode_spec(work.reader.fetch(key, max_bytes=MAX_SPEC_BYTES, sha256=sha256))
+        if spec.run != work.run:
+            raise Rejected("wrong_run", f"it is the spec of run {spec.run}")
+    work.say(f"spec {sha256[:16]}…: the hash is right")
+    return spec
+
+
+def _verify_log(work: _Work, spec: RunSpec) -> RunState:
+    """Replay the log strictly, and refuse slots that lie behind a gap."""
+    state: RunState | None = None
+    steps = walk(spec, lambda seq: work.reader.find(keys.log_key(work.run, seq), MAX_READ_BYTES), None)
+    while True:
+        key = keys.log_key(work.run, state.next_seq if state else 0)
+        with _naming(key):
+            step = next(steps, None)
+            if step is None:
+                break
+            checks.check_step(step)
+        state = step.state
+        work.reader.proved.add(key)
+        if step.void is None and step.entry is not None and isinstance(step.entry.data, RoundFrozen):
+            work.plans.append(step.entry.data)
+    assert state is not None, "an empty log is refused by walk"
+    for info in work.listing:
+        parts = keys.parse_key(work.run, info.key)
+        if parts is not None and parts.seq is not None and parts.seq >= state.next_seq:
+            raise VerifyError(keys.log_key(work.run, state.next_seq), f"it is missing, but {info.key} is there")
+    work.say(f"log: {state.next_seq} entries signed and chained, {len(state.voids)} of them stale; term {state.term}")
+    return state
+
+
+def _verify_merges(work: _Work, state: RunState) -> None:
+    """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way."""
+    for shard in range(state.spec.num_shards):
+        memory: ShardMemory | None = None
+        for node in state.lineage(state.head):
+            memory = _verify_node(work, state, node, ShardId(shard), memory)
+    head = state.head_node
+    work.say(f"merges: {work.merges} computed again, all bits equal; head is revision {head.revision}, {head.sha256}")
+
+
+def _verify_node(
+    work: _Work, state: RunState, node: RevisionNode, shard: ShardId, memory: ShardMemory | None
+) -> ShardMemory:
+    with _naming(keys.log_key(work.run, node.seq)):
+        if memory is not None:
+            memory = remerge(work.reader, state, node, memory)
+            work.merges += 1
+    made = node.shards[shard]
+    if made.update is not None and node.round is not None:
+        update = keys.update_key(work.run, node.round, shard, made.update.sha256)
+        work.reader.fetch(update, max_bytes=made.update.size_bytes, sha256=made.update.sha256)
+    if made.snapshot is None:
+        assert memory is not None, "replay refuses a genesis without snapshots"
+        return memory
+    with _naming(keys.snapshot_key(work.run, node.revision, shard, made.snapshot.sha256)):
+        found = load_snapshot(work.reader, state.spec, node, shard)
+    assert found is not None
+    return memory or ShardMemory(shard, *found)
+
+
+def _verify_plans(work: _Work, state: RunState) -> None:
+    """Every submission that a plan names: the accepted must be there, of the rejected what has come."""
+    for plan in work.plans:
+        for member in plan.members:
+            _verify_member(work, state, plan, member)
+    members = sum(len(plan.members) for plan in work.plans)
+    work.say(f"plans: {len(work.plans)} with {members} submissions, each with its manifest and receipt")
+
+
+def _verify_member(work: _Work, state: RunState, plan: RoundFrozen, member: PlanMember) -> None:
+    place = (work.run, plan.round, member.shard, member.hotkey, member.delta.sha256)
+    delta, key = keys.delta_key(*place), keys.manifest_key(*place)
+    body = work.reader.find(key, MAX_MANIFEST_BYTES)
+    if body is None and member.decision == "rejected":
+        work.absent.append(delta)
+        return
+    if body is None:
+        raise VerifyError(key, "it is missing, but a plan accepted its delta")
+    with _naming(key):
+        stored = _prove_manifest(work, state, key, body)
+        checks.check_member(work.run, plan.round, member, stored)
+    if member.decision == "accepted":
+        size = member.delta.size_bytes
+        if delta not in work.reader.proved:
+            work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
+
+
+def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> StoredSubmission:
+    """A manifest is written after its delta was checked, so the delta is there."""
+    parts = keys.parse_key(work.run, key)
+    assert parts is not None
+    stored = checks.check_manifest(state, key, parts, body)
+    if not work.reader.exists(stored.manifest.key):
+        raise VerifyError(stored.manifest.key, "it is missing, but its manifest is there")
+    work.reader.proved.add(key)
+    return stored
+
+
+def _verify_rest(work: _Work, state: RunState) -> None:
+    """Every listed object that the log did not lead to."""
+    named = {
+        key
+        for plan in work.plans
+        for member in plan.members
+        for make in (keys.delta_key, keys.manifest_key)
+        for key in (make(work.run, plan.round, member.shard, member.hotkey, member.delta.sha256),)
+    }
+    for info in work.listing:
+        parts = keys.parse_key(work.run, info.key)
+        if parts is None:
+            raise VerifyError(info.key, "a stranger object: no part of a run has such a key")
+        if info.key in work.reader.proved:
+            continue
+        with _naming(info.key):
+            _verify_object(work, state, info, parts)
+        if parts.kind not in ("lease", "report") and info.key not in named:
+            work.unreferenced.append(info.key)
+    work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
+
+
+def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyParts) -> None:
+    if parts.kind in ("delta", "update", "snapshot"):
+        assert parts.sha256 is not None
+        work.reader.prove_hash(info, parts.sha256)
+        return
+    body = work.reader.fetch(info.key, max_bytes=MAX_SMALL_BYTES)
+    if parts.kind == "manifest":
+        _prove_manifest(work, state, info.key, body)
+    elif parts.kind == "report":
+        checks.check_report(state, parts, body)
+    else:
+        assert parts.kind == "lease", "spec and log were read before"
+        checks.check_lease(state, body)
+    work.reader.proved.add(info.key)

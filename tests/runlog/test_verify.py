@@ -1,0 +1,183 @@
+"""``verify_run``: passes on a whole run, and names the object of which a single bit was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import keys
+from common.runlog.proving import VerifyError
+from common.runlog.verify import verify_run
+from common.spec import spec_hash
+from common.store.memory import MemoryStore
+from common.units import Sha256, ShardId
+from tests.runlog.support import ALICE, BOB, MINERS, STRANGER, opened, slot
+from tests.runlog.world import World, copy_store, eventful_world
+
+
+@lru_cache(maxsize=2)
+def world(num_shards: int = 1) -> World:
+    """The run that all tests look at; they change copies of its store only."""
+    return eventful_world(num_shards, momentum=0.9 if num_shards > 1 else 0.0)
+
+
+def found_wrong(store: MemoryStore, spec_sha256: Sha256 | None = None) -> VerifyError:
+    with pytest.raises(VerifyError) as caught:
+        verify_run(store, "tiny", spec_sha256)
+    return caught.value
+
+
+def keys_of(kind: str, w: World) -> list[str]:
+    listed = [(info.key, keys.parse_key("tiny", info.key)) for info in w.store.list("runs/tiny/")]
+    return [key for key, parts in listed if parts is not None and parts.kind == kind]
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_whole_run_passes_and_the_report_counts_what_was_checked(num_shards: int) -> None:
+    w, said = world(num_shards), list[str]()
+    report = verify_run(w.store, "tiny", spec_hash(w.spec), said.append)
+    assert report.state == w.state
+    assert report.merges == 3 * num_shards
+    assert dict(report.voids) == {"stale_term": 1}
+    assert report.entries == w.state.next_seq
+    assert len(report.absent) == 1
+    assert {keys.parse_key("tiny", key).kind for key in report.unreferenced} == {"delta", "manifest"}  # type: ignore[union-attr]
+    assert len(report.unreferenced) == 2
+    assert sum(report.objects.values()) == len(list(w.store.list("")))
+    assert report.objects["snapshot"] == 2 * num_shards
+    assert len(said) == 5
+
+
+@pytest.mark.parametrize("kind", ["spec", "lease", "log", "delta", "manifest", "update", "snapshot", "report"])
+@pytest.mark.parametrize("committed_hash", [True, False])
+def test_every_object_of_each_kind_is_named_when_a_bit_flips(kind: str, committed_hash: bool) -> None:
+    """Each object once, at a place that goes through the object from one to the next."""
+    w = world()
+    expected = spec_hash(w.spec) if committed_hash else None
+    found = keys_of(kind, w)
+    assert found
+    for index, key in enumerate(found):
+        store = copy_store(w.store)
+        store.corrupt(key, lambda body, index=index: _flip(body, index * 7919 + 3, index % 8))
+        assert found_wrong(store, expected).key == key
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_bit_of_any_object(data: st.DataObject) -> None:
+    w = world()
+    key = data.draw(st.sampled_from([info.key for info in w.store.list("runs/tiny/")]))
+    size = len(w.store.get(key, max_bytes=1 << 30).body)
+    place, bit = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 7))
+    store = copy_store(w.store)
+    store.corrupt(key, lambda body: _flip(body, place, bit))
+    assert found_wrong(store, spec_hash(w.spec)).key == key
+
+
+def test_signatures_of_the_lease_and_of_the_last_entry() -> None:
+    """These two are covered by their own signature only: no hash and no later entry names them."""
+    w = world()
+    last = keys.log_key("tiny", w.state.next_seq - 1)
+    for key in (keys.lease_key("tiny"), last):
+        body = w.store.get(key, max_bytes=1 << 20).body
+        for place in range(len(body) - 140, len(body), 11):
+            store = copy_store(w.store)
+            store.corrupt(key, lambda _, body=body, place=place: _flip(body, place, place % 2))
+            assert found_wrong(store).key == key
+
+
+@pytest.mark.parametrize("kind", ["spec", "log", "delta", "manifest", "update", "snapshot"])
+def test_a_missing_object_is_named(kind: str) -> None:
+    w = world()
+    report = verify_run(w.store, "tiny")
+    for key in keys_of(kind, w):
+        if key in report.unreferenced or _is_rejected(w, key) or key == keys_of("log", w)[-1]:
+            continue
+        store = copy_store(w.store)
+        store.delete(key)
+        assert found_wrong(store).key == key
+
+
+def test_a_manifest_without_its_delta_is_wrong_even_if_nothing_refers_to_it() -> None:
+    w = world()
+    left_over = verify_run(w.store, "tiny").unreferenced
+    store = copy_store(w.store)
+    delta = next(key for key in left_over if key.endswith(".delta"))
+    store.delete(delta)
+    assert found_wrong(store).key == delta
+
+
+def _stranger(w: World) -> tuple[str, bytes]:
+    return "runs/tiny/notes.txt", b"hello"
+
+
+def _other_hash(w: World) -> tuple[str, bytes]:
+    return keys.delta_key("tiny", w.state.next_round, ShardId(0), STRANGER.hotkey, Sha256("0" * 64)), b"x"
+
+
+def _slot_behind_a_gap(w: World) -> tuple[str, bytes]:
+    return keys.log_key("tiny", w.state.next_seq + 1), slot(w.state, opened(w.state), ALICE, spec=w.spec)
+
+
+def _wrong_prev(w: World) -> tuple[str, bytes]:
+    body = slot(w.state, opened(w.state), ALICE, spec=w.spec, prev=Sha256("1" * 64))
+    return keys.log_key("tiny", w.state.next_seq), body
+
+
+def _foreign_report(w: World) -> tuple[str, bytes]:
+    own = keys_of("report", w)[0]
+    return own.replace(BOB.hotkey, ALICE.hotkey), w.store.get(own, max_bytes=1 << 20).body
+
+
+def _moved_manifest(w: World) -> tuple[str, bytes]:
+    own, other = keys_of("manifest", w)[:2]
+    return other, w.store.get(own, max_bytes=1 << 20).body
+
+
+@pytest.mark.parametrize(
+    "addition", [_stranger, _other_hash, _slot_behind_a_gap, _wrong_prev, _foreign_report, _moved_manifest]
+)
+def test_an_object_that_does_not_belong_is_named(addition: Callable[[World], tuple[str, bytes]]) -> None:
+    w = world()
+    key, body = addition(w)
+    store = copy_store(w.store)
+    store.put(key, body)
+    wrong = found_wrong(store)
+    expected = keys.log_key("tiny", w.state.next_seq) if addition is _slot_behind_a_gap else key
+    assert wrong.key == expected
+
+
+def test_another_spec_than_the_one_on_chain_is_named() -> None:
+    w = world()
+    assert found_wrong(w.store, spec_hash(replace(w.spec, seed=1))).key == keys.spec_key("tiny")
+
+
+def test_a_run_that_is_not_there_is_said() -> None:
+    assert found_wrong(MemoryStore()).key == keys.log_key("tiny", 0)
+
+
+def test_a_leader_that_commits_other_weights_than_its_plan_makes_is_named() -> None:
+    w = eventful_world()
+    memory = w.memory[ShardId(0)]
+    w.memory[ShardId(0)] = replace(memory, weights=memory.weights + memory.weights)
+    w.run_round()
+    wrong = found_wrong(w.store)
+    assert wrong.key == keys.log_key("tiny", w.state.next_seq - 1)
+    assert "merging shard 0 again" in wrong.what
+
+
+def _flip(body: bytes, place: int, bit: int) -> bytes:
+    place %= len(body)
+    return body[:place] + bytes([body[place] ^ (1 << bit)]) + body[place + 1 :]
+
+
+def _is_rejected(w: World, key: str) -> bool:
+    """The plan of the third round rejects the third miner; a rejection explains what is missing."""
+    parts = keys.parse_key("tiny", key)
+    assert parts is not None
+    return parts.round_id == 2 and parts.hotkey == MINERS[2].hotkey

@@ -1,0 +1,220 @@
+"""A whole small run in a memory store: real deltas, manifests, receipts, merges, snapshots, reports, a lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common import keys
+from common.clock import ManualClock
+from common.codec.container import encode
+from common.codec.params import delta_params
+from common.identity import KeypairSigner
+from common.merge.recompute import MergeResult, merge_round
+from common.model.shards import plan_shards
+from common.model.snapshot import encode_snapshot
+from common.records import (
+    Manifest,
+    ObjectRef,
+    Receipt,
+    StoredSubmission,
+    sign_manifest,
+    sign_receipt,
+)
+from common.reports import Report, sign_report
+from common.runlog.entries import EntryData, PlanMember, RevisionCommitted, RoundFrozen, ShardState
+from common.runlog.genesis import create_run
+from common.runlog.lease import LeaseKeeper
+from common.runlog.materialise import pack
+from common.runlog.remerge import ShardMemory, read_delta, rebuild
+from common.runlog.rules import plan_tokens
+from common.runlog.state import RunState
+from common.runlog.writer import LogWriter
+from common.spec import RunSpec
+from common.store.memory import MemoryStore
+from common.store.reader import StoreReader
+from common.units import Revision, ShardId, Uid, sha256_hex
+from tests.runlog.support import (
+    ALICE,
+    BOB,
+    MINERS,
+    OWNER,
+    aborted,
+    no_patience,
+    opened,
+    slot,
+    small_spec,
+    takeover,
+)
+
+
+@dataclass
+class World:
+    """A run under way, led by Alice."""
+
+    spec: RunSpec
+    store: MemoryStore
+    state: RunState
+    memory: dict[ShardId, ShardMemory]
+
+    @property
+    def reader(self) -> StoreReader:
+        return StoreReader(self.store)
+
+    def append(self, data: EntryData, term: int | None = None) -> None:
+        writer = LogWriter(self.store, self.spec, ALICE, ManualClock(), patience=no_patience())
+        self.state = writer.append(self.state, data, "because", self.state.term if term is None else term)
+
+    def submit(self, miner: KeypairSigner, shard: int, accepted: bool = True, put: bool = True) -> PlanMember:
+        """A miner's delta of the open round with its manifest and receipt, and its place in the plan."""
+        manifest, delta = self._manifest(miner, ShardId(shard))
+        record = sign_manifest(manifest, miner)
+        receipt = Receipt(
+            1,
+            self.spec.run,
+            ALICE.hotkey,
+            manifest.round,
+            manifest.shard,
+            miner.hotkey,
+            record.sha256,
+            manifest.delta.sha256,
+            self.state.term,
+            received_ms=0,
+        )
+        if put:
+            stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, ALICE))
+            self.store.put(manifest.key, delta)
+            self.store.put(manifest.key.replace(".delta", ".json"), stored.encode())
+        return PlanMember(
+            shard=manifest.shard,
+            hotkey=miner.hotkey,
+            uid=Uid(3),
+            registered_block=1,
+            delta=manifest.delta,
+            manifest_sha256=record.sha256,
+            tokens_claimed=manifest.tokens,
+            tokens=manifest.tokens if accepted else 0,
+            decision="accepted" if accepted else "rejected",
+            code="" if accepted else ("duplicate" if put else "not_uploaded"),
+            reason="as it was judged",
+            weight=32.0 if accepted else 0.0,
+            scale=16.0 if accepted else 0.0,
+        )
+
+    def freeze(self, *members: PlanMember) -> RoundFrozen:
+        assert self.state.open_round is not None
+        ordered = tuple(sorted(members, key=lambda m: (m.shard, m.hotkey)))
+        plan = RoundFrozen(self.state.open_round.round, self.state.open_round.base_revision, ordered)
+        self.append(plan)
+        return plan
+
+    def commit(self, plan: RoundFrozen) -> None:
+        """Merge as a leader does, store update and snapshot, then commit."""
+        revision = self.state.next_revision
+        shards = tuple(self._merge(plan, revision, shard) for shard in sorted(self.memory))
+        self.append(RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(plan), shards))
+
+    def run_round(self) -> None:
+        """One round in which every miner is accepted on every shard."""
+        self.append(opened(self.state))
+        members = [self.submit(miner, shard) for shard in self.memory for miner in MINERS]
+        self.commit(self.freeze(*members))
+
+    def report(self) -> str:
+        round_id = self.state.next_round
+        report = Report(1, self.spec.run, BOB.hotkey, round_id, self.state.head, True, 5.5, 5.0, ())
+        data = sign_report(report, BOB).encode()
+        key = keys.report_key(self.spec.run, BOB.hotkey, round_id, sha256_hex(data))
+        self.store.put(key, data)
+        return key
+
+    def _manifest(self, miner: KeypairSigner, shard: ShardId) -> tuple[Manifest, bytes]:
+        opened_round = self.state.open_round
+        assert opened_round is not None
+        count = len(self.memory[shard].weights)
+        seed = [opened_round.round, shard, MINERS.index(miner)]
+        values = (np.random.default_rng(seed).standard_normal(count) * 1e-3).astype(np.float32)
+        delta = encode(values, delta_params(self.spec.codec, opened_round.base_revision))
+        ref = ObjectRef(sha256_hex(delta), len(delta))
+        key = keys.delta_key(self.spec.run, opened_round.round, shard, miner.hotkey, ref.sha256)
+        base = self.state.revisions[opened_round.base_revision]
+        manifest = Manifest(
+            schema=1,
+            run=self.spec.run,
+            signer=miner.hotkey,
+            key=key,
+            round=opened_round.round,
+            base_revision=base.revision,
+            base_sha256=base.sha256,
+            shard=shard,
+            delta=ref,
+            tokens=64,
+            steps=2,
+            sample_start=0,
+            sample_count=4,
+            trace_root=sha256_hex(b"trace"),
+            partitions=(ref.sha256,),
+        )
+        return manifest, delta
+
+    def _merge(self, plan: RoundFrozen, revision: Revision, shard: ShardId) -> ShardState:
+        memory = self.memory[shard]
+        result = merge_round(
+            self.spec,
+            shard,
+            plan,
+            lambda member: read_delta(self.reader, self.spec.run, plan.round, member),
+            memory.weights,
+            memory.outer,
+        )
+        self.memory[shard] = ShardMemory(shard, result.new_weights, result.new_outer_state)
+        self.store.put(keys.update_key(self.spec.run, plan.round, shard, result.update.sha256), result.update_bytes)
+        snapshot = self._snapshot(revision, shard, result) if revision % self.spec.round.snapshot_every == 0 else None
+        return ShardState(shard, result.weights_sha256, result.outer_sha256, result.update, snapshot)
+
+    def _snapshot(self, revision: Revision, shard: ShardId, result: MergeResult) -> ObjectRef:
+        layers = plan_shards(self.spec.model, self.spec.num_shards)[shard]
+        data = encode_snapshot(self.spec.model, layers, pack(result.new_weights, result.new_outer_state))
+        ref = ObjectRef(sha256_hex(data), len(data))
+        self.store.put(keys.snapshot_key(self.spec.run, revision, shard, ref.sha256), data)
+        return ref
+
+
+def begin_world(spec: RunSpec) -> World:
+    """A run that Alice has begun to lead."""
+    store = MemoryStore()
+    state = create_run(store, spec, OWNER, ManualClock(), patience=no_patience())
+    memory = {ShardId(s): rebuild(StoreReader(store), state, state.head, ShardId(s))[0] for s in range(spec.num_shards)}
+    world = World(spec, store, state, memory)
+    LeaseKeeper(store, spec, ALICE, ManualClock(), "p", patience=no_patience()).acquire(term=1)
+    world.append(takeover("p"), term=1)
+    return world
+
+
+def eventful_world(num_shards: int = 1, momentum: float = 0.0) -> World:
+    """Three revisions with all that happens on the way: an aborted plan, rejections, a stale entry, leftovers."""
+    world = begin_world(small_spec(num_shards, momentum))
+    world.run_round()
+    world.append(opened(world.state))
+    world.submit(MINERS[2], 0)  # never named by a plan: left over
+    world.freeze(world.submit(MINERS[0], 0))
+    world.append(aborted(world.state))
+    stale = slot(world.state, takeover(), BOB, term=world.state.term, spec=world.spec)
+    world.store.put(keys.log_key(world.spec.run, world.state.next_seq), stale)
+    world.append(opened(world.state))
+    members = [world.submit(miner, shard) for shard in world.memory for miner in MINERS[:2]]
+    world.commit(world.freeze(*members, world.submit(MINERS[2], 0, accepted=False)))
+    world.append(opened(world.state))
+    members = [world.submit(miner, shard) for shard in world.memory for miner in MINERS[:2]]
+    world.commit(world.freeze(*members, world.submit(MINERS[2], 0, accepted=False, put=False)))
+    world.report()
+    return world
+
+
+def copy_store(store: MemoryStore) -> MemoryStore:
+    """The same objects in a store of their own."""
+    other = MemoryStore()
+    for info in store.list(""):
+        other.put(info.key, store.get(info.key, max_bytes=1 << 30).body)
+    return other
