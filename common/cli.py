@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from common.errors import BrigadeError, OperatorError, SetupError
-from common.logs import BoundedFile, log_path, redact
+from common.logs import BoundedFile, log_into, log_path, redact
 
 GROUP = "brigade.commands"
 INTERRUPTED = 130
@@ -106,11 +106,17 @@ def root(
         Path | None,
         typer.Option(envvar="BRIGADE_CONFIG", help="TOML file with a table of settings for each command."),
     ] = None,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(envvar="BRIGADE_LOG_DIR", help="Folder of all log files, instead of the command's own."),
+    ] = None,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Read the config file, if there is one."""
+    if log_dir is not None:
+        log_into(log_dir.absolute())
     if config is not None:
         from common.config import read_tables
 
@@ -132,6 +138,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: list[str]) -> int:
     """Run one command line and return its exit code, with every error turned into one line on stderr."""
+    if sys.platform != "linux":
+        return _fail(f"Brigade runs on Linux; {sys.platform} is not supported: use a Linux machine, container or WSL 2", 3)
     try:
         result = app(args, prog_name="brigade", standalone_mode=False)
     except typer.TyperException as error:

@@ -32,6 +32,13 @@ _RESERVED = frozenset({"schema", "at", "level", "process", "message"})
 
 _hidden: set[str] = set()
 _current: Path | None = None
+_forced_dir: Path | None = None
+
+
+def log_into(folder: Path) -> None:
+    """All logs of this process go into ``folder``, whatever its command would choose (``brigade --log-dir``)."""
+    global _forced_dir
+    _forced_dir = folder
 
 
 def hide(secret: str) -> None:
@@ -102,6 +109,7 @@ def setup_logging(
     Warnings of other libraries that use ``logging`` come along. May be called again; the last call counts.
     """
     global _current
+    log_dir = _forced_dir or log_dir
     logger.remove()
     logger.configure(extra={"process": name})
     logger.add(_stream_sink(stderr or sys.stderr, json_lines), level=level, format=_plain, diagnose=False)

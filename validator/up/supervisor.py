@@ -18,6 +18,7 @@ from typing import IO
 
 from common.clock import Clock
 from common.deathsig import bound_to_parent
+from common.errors import SetupError
 from common.timeouts import DRAIN_S
 from validator.up.backoff import after_exit
 
@@ -155,6 +156,13 @@ class Supervisor:
             if self._clock.monotonic_s() >= until_s:
                 return
             sleep(0.05)
+
+
+def look_after(supervisor: Supervisor) -> None:
+    """Poll; SetupError when a child was given up, since the run can't go on without it."""
+    supervisor.poll()
+    if why := supervisor.given_up():
+        raise SetupError(why)
 
 
 def _read(stream: IO[bytes], lines: deque[str]) -> None:

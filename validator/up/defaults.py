@@ -1,0 +1,192 @@
+"""What a run is when nobody says otherwise: hyperparameters, round policy, gates and scoring of each preset.
+
+The figures of ``nano`` are those of the trials that the README quotes: rounds of 60 steps of 8 × 128 bytes a miner. A
+round ends at its token target; its deadline is generous, so that a loaded machine is slow and not worse. The cosine
+runs over a fixed number of rounds, whatever ``--rounds`` says, so that a run that is continued keeps its schedule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.errors import OperatorError
+from common.model.presets import preset
+from common.spec import (
+    SCHEMA,
+    CodecSpec,
+    DataSpec,
+    GateSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    RoundSpec,
+    RunSpec,
+    ScoringSpec,
+)
+from common.units import Hotkey, Sha256
+
+DENSE = 4096
+"""All values of a chunk: a delta of density 4,096 of 4,096."""
+DEFAULT_PRESET = "nano"
+PLANNED_ROUNDS = 12
+"""Rounds over which the learning rate falls."""
+
+
+@dataclass(frozen=True)
+class PresetPolicy:
+    """How a model size is trained."""
+
+    seq_len: int
+    batch_size: int
+    steps: int
+    """Inner steps of one miner in one round."""
+    lr: float
+    warmup_steps: int
+    density_schedule: tuple[int, ...]
+    train_deadline_s: float
+    submit_deadline_s: float
+
+    @property
+    def round_tokens(self) -> int:
+        """Tokens of one miner in one round."""
+        return self.steps * self.batch_size * self.seq_len
+
+
+POLICIES = {
+    "nano": PresetPolicy(
+        seq_len=128,
+        batch_size=8,
+        steps=60,
+        lr=2e-3,
+        warmup_steps=20,
+        density_schedule=(4096, 1024, 512),
+        train_deadline_s=120.0,
+        submit_deadline_s=45.0,
+    ),
+    "125m": PresetPolicy(
+        seq_len=1024,
+        batch_size=16,
+        steps=60,
+        lr=6e-4,
+        warmup_steps=300,
+        density_schedule=(4096, 1024, 512, 256, 128, 64),
+        train_deadline_s=1800.0,
+        submit_deadline_s=600.0,
+    ),
+    "1b": PresetPolicy(
+        seq_len=2048,
+        batch_size=16,
+        steps=60,
+        lr=3e-4,
+        warmup_steps=600,
+        density_schedule=(4096, 1024, 512, 256, 128, 64),
+        train_deadline_s=7200.0,
+        submit_deadline_s=1800.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the operator chose of a run; everything else follows from the preset."""
+
+    run: str
+    preset: str
+    seed: int
+    miners: int
+    """For which the round's token target is made."""
+    codec: str = "topk"
+    density: int | None = None
+    """Of 4,096, in every round, instead of the preset's schedule."""
+    steps: int | None = None
+    """Inner steps of one miner in a round, instead of the preset's."""
+    num_shards: int = 1
+
+
+def policy(name: str) -> PresetPolicy:
+    """The policy of a preset. Raises OperatorError for one that does not exist."""
+    preset(name)
+    return POLICIES[name]
+
+
+def make_spec(
+    choices: Choices, netuid: int, owner: Hotkey, validators: Sequence[Hotkey], dataset: Sha256, tokenizer: str
+) -> RunSpec:
+    """The run's spec. Raises OperatorError for choices that contradict each other."""
+    how = policy(choices.preset)
+    try:
+        return RunSpec(
+            schema=SCHEMA,
+            run=choices.run,
+            netuid=netuid,
+            owner=owner,
+            validators=tuple(validators),
+            num_shards=choices.num_shards,
+            seed=choices.seed,
+            model=preset_with_seed(choices),
+            data=DataSpec(dataset=dataset, tokenizer=tokenizer, seq_len=how.seq_len),
+            inner=_inner(how, choices),
+            outer=OuterSpec(lr=1.0, momentum=0.0),
+            codec=_codec(how, choices),
+            round=_round(how, choices),
+            gates=GateSpec(
+                norm_factor=5.0, clip_factor=2.0, cosine_floor=-0.05, copy_cosine=0.95, max_share=0.5, claim_slack=1.1
+            ),
+            scoring=ScoringSpec(assigned_sequences=10, unseen_sequences=10, average_rounds=4),
+        )
+    except ValueError as error:
+        raise OperatorError(f"these settings make no run: {error}") from error
+
+
+def preset_with_seed(choices: Choices) -> ModelSpec:
+    """The preset's model, its first weights drawn from the run's seed."""
+    return dataclasses.replace(preset(choices.preset), init_seed=choices.seed)
+
+
+def _inner(how: PresetPolicy, choices: Choices) -> InnerSpec:
+    steps = choices.steps or how.steps
+    decay_steps = PLANNED_ROUNDS * steps
+    return InnerSpec(
+        lr=how.lr,
+        beta1=0.9,
+        beta2=0.95,
+        eps=1e-8,
+        weight_decay=0.1,
+        grad_clip=1.0,
+        warmup_steps=min(how.warmup_steps, decay_steps // 4),
+        decay_steps=decay_steps,
+        min_lr_ratio=0.1,
+        batch_size=how.batch_size,
+        nominal_steps=steps,
+    )
+
+
+def _codec(how: PresetPolicy, choices: Choices) -> CodecSpec:
+    if choices.codec == "bf16" and choices.density is not None:
+        raise OperatorError("--codec bf16 sends everything: --density is for topk")
+    if choices.codec == "bf16":
+        schedule: tuple[int, ...] = (DENSE,)
+    else:
+        schedule = how.density_schedule if choices.density is None else (choices.density,)
+    return CodecSpec(
+        kind="bf16" if choices.codec == "bf16" else "topk",
+        density_schedule=schedule,
+        magnitude_bits=16,
+        feedback=0.95,
+        update_density_factor=4,
+    )
+
+
+def _round(how: PresetPolicy, choices: Choices) -> RoundSpec:
+    tokens = (choices.steps or how.steps) * how.batch_size * how.seq_len * choices.miners
+    return RoundSpec(
+        target_tokens=tokens,
+        quorum_tokens=max(1, tokens // 4),
+        train_deadline_s=how.train_deadline_s,
+        submit_deadline_s=how.submit_deadline_s,
+        heartbeat_s=1.0,
+        member_timeout_s=10.0,
+        snapshot_every=5,
+    )

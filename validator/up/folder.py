@@ -1,0 +1,151 @@
+"""The folder of a local run: its places, the lock on it, and ``run.json``, what the run was begun with.
+
+    wallets/ cache/ data/ storage/ chain/ validator/ miner-<n>/ logs/     ports.json run.json summary.json up.lock
+
+Invariants: one ``brigade up`` works in a folder at a time; a second start with settings that the run's spec fixes
+otherwise is refused, naming the setting, instead of being quietly ignored.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import OperatorError, SetupError
+from common.store.config import write_private
+
+RUN_NAME = "brigade-run"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where everything of one local run lies."""
+
+    root: Path
+
+    @property
+    def wallets(self) -> Path:
+        return self.root / "wallets"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def storage(self) -> Path:
+        return self.root / "storage"
+
+    @property
+    def storage_config(self) -> Path:
+        return self.storage / "storage.json"
+
+    @property
+    def chain(self) -> Path:
+        return self.root / "chain"
+
+    @property
+    def validator(self) -> Path:
+        return self.root / "validator"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def ports(self) -> Path:
+        return self.root / "ports.json"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    def miner(self, name: str) -> Path:
+        return self.root / name
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a run was begun with: every setting that can't change any more."""
+
+    schema: int
+    run: str
+    preset: str
+    seed: int
+    target_miners: int
+    """Miners that the token target of a round was made for; more or fewer may work later."""
+    density: int | None
+    steps: int | None
+    data: str | None
+    """The text given, or None for Python's library."""
+    block_time_s: float
+    netuid: int | None = None
+    """None until the subnet exists."""
+
+
+FIXED = {"preset": "--preset", "seed": "--seed", "density": "--density", "steps": "--steps", "data": "--data"}
+
+
+def load_begun(path: Path) -> Begun | None:
+    """What ``run.json`` says, or None in a new folder. SetupError when it is damaged."""
+    try:
+        return Begun(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise SetupError(f"{path} is damaged ({error}); start in another --dir") from error
+
+
+def save_begun(begun: Begun, path: Path) -> None:
+    """Write ``run.json`` whole."""
+    write_private(path, (json.dumps(asdict(begun), indent=2) + "\n").encode())
+
+
+def continue_with(begun: Begun, wish: Begun) -> Begun:
+    """The settings of a second start. OperatorError when ``wish`` contradicts what the run was begun with."""
+    for name, flag in FIXED.items():
+        old, new = getattr(begun, name), getattr(wish, name)
+        if old != new:
+            raise OperatorError(
+                f"this folder holds a run that was begun with {flag} {_told(old)}, not {_told(new)}: "
+                "give the same, or use another --dir"
+            )
+    if begun.block_time_s != wish.block_time_s:
+        raise OperatorError(f"the chain here has --block-time {begun.block_time_s:g}: give the same, or another --dir")
+    return begun
+
+
+def _told(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+@contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """Hold the folder. OperatorError when another ``brigade up`` works in it."""
+    try:
+        folder.root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder.root / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise OperatorError(f"--dir {folder.root}: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OperatorError(f"another brigade up is at work in {folder.root}: end it, or use another --dir") from None
+    else:
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,135 @@
+"""What ``brigade up`` starts, and with which arguments. Pure.
+
+Every process is a ``brigade`` command that an operator could start alone; nothing is told in another way than by its
+flags, but for the number of threads and the places of logs and of the SDK's files, which are environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import OperatorError
+from validator.up.folder import Folder
+from validator.up.supervisor import ChildSpec
+
+LOOPBACK = "127.0.0.1"
+SERVED_IP = "127.0.0.2"  # the chain refuses to publish 127.0.0.1
+SERVERS = {"chain": LOOPBACK, "validator": SERVED_IP}
+"""Servers whose ports ``up`` chooses, and the address each listens on."""
+BRIGADE = (sys.executable, "-P", "-m", "common.cli")  # -P: a folder called common where we are started is not ours
+# Children end in falling order: miners say good-bye to the validator, that one to chain and storage.
+MINER_ORDER, VALIDATOR_ORDER, SERVER_ORDER = 3, 2, 1
+MAX_MINERS = 200
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The flags of ``brigade up``, checked."""
+
+    folder: Folder
+    miners: int
+    rounds: int | None
+    """Commits to make; None: until it is stopped."""
+    preset: str
+    seed: int
+    device: str
+    threads: int | None
+    density: int | None
+    steps: int | None
+    block_time_s: float
+    data: Path | None
+    json_lines: bool
+    config: Path | None = None
+    """The settings file, which children read too."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.miners <= MAX_MINERS:
+            raise OperatorError(f"--miners must be between 1 and {MAX_MINERS}")
+        if self.rounds is not None and self.rounds < 1:
+            raise OperatorError("--rounds must be at least 1; leave it out to train until Ctrl-C")
+        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
+            raise OperatorError(f"--device {self.device}: choose auto, cpu or cuda[:number]")
+
+    def threads_each(self, cores: int) -> int:
+        """Threads of one process."""
+        return self.threads if self.threads is not None else max(1, cores // self.miners)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the run is on chain and on the loopback, once that is known."""
+
+    netuid: int
+    ports: Mapping[str, int]
+
+    @property
+    def chain_url(self) -> str:
+        return chain_url(self.ports)
+
+    @property
+    def validator_url(self) -> str:
+        return f"http://{SERVED_IP}:{self.ports['validator']}"
+
+
+def chain_url(ports: Mapping[str, int]) -> str:
+    """The local chain's address."""
+    return f"ws://{LOOPBACK}:{ports['chain']}"
+
+
+def servers(settings: Settings, ports: Mapping[str, int]) -> list[ChildSpec]:
+    """Storage and chain: what everything else needs."""
+    folder = settings.folder
+    storage = ("storage", "serve", "--dir", str(folder.storage))
+    chain: tuple[str, ...] = ("chain", "local", "--dir", str(folder.chain), "--cache", str(folder.cache))
+    chain += ("--port", str(ports["chain"]), "--block-time", repr(settings.block_time_s))
+    return [
+        _child(settings, "storage", storage, SERVER_ORDER),
+        _child(settings, "chain", chain, SERVER_ORDER),
+    ]
+
+
+def validator(settings: Settings, place: Place, until_revision: int | None, threads: int) -> ChildSpec:
+    """The validator: leads, merges, scores, sets weights."""
+    folder = settings.folder
+    flags = ("validator", "start", *_identity(settings, place, "validator"), "--dir", str(folder.validator))
+    flags += ("--storage", str(folder.storage_config), "--host", SERVED_IP, "--port", str(place.ports["validator"]))
+    flags += ("--cache", str(folder.cache), "--threads", str(threads))
+    if until_revision is not None:
+        flags += ("--until-revision", str(until_revision))
+    return _child(settings, "validator", flags, VALIDATOR_ORDER, threads)
+
+
+def miner(settings: Settings, place: Place, name: str, threads: int) -> ChildSpec:
+    """One miner."""
+    folder = settings.folder
+    flags = ("miner", "start", *_identity(settings, place, name), "--dir", str(folder.miner(name)))
+    flags += ("--cache", str(folder.cache), "--device", settings.device, "--threads", str(threads))
+    flags += ("--allow-private",)
+    return _child(settings, name, flags, MINER_ORDER, threads)
+
+
+def miner_names(count: int) -> list[str]:
+    """miner-1 … miner-N."""
+    return [f"miner-{number}" for number in range(1, count + 1)]
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _identity(settings: Settings, place: Place, wallet: str) -> tuple[str, ...]:
+    flags = ("--chain", place.chain_url, "--netuid", str(place.netuid))
+    return (*flags, "--wallet-path", str(settings.folder.wallets), "--wallet", wallet)
+
+
+def _child(settings: Settings, name: str, flags: tuple[str, ...], order: int, threads: int = 1) -> ChildSpec:
+    root: tuple[str, ...] = ("--log-dir", str(settings.folder.logs))
+    if settings.config is not None:
+        root += ("--config", str(settings.config))
+    environment = {variable: str(threads) for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return ChildSpec(name, (*BRIGADE, *root, *flags), environment, order)

@@ -1,0 +1,186 @@
+"""Bringing a local run up: the order of things, and what may go wrong between them.
+
+``LocalRun`` starts the servers, makes chain and run ready, and starts validator and miners; ``watch.py`` goes on from
+there. The supervisor is polled while anything is waited for. Everything that is set up here is idempotent, so the
+same call after a kill goes on where the first one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common import keys
+from common.chain.port import ChainPort
+from common.chain.sdk import SdkChain
+from common.chain.wallets import DevWallet, Wallet
+from common.clock import Clock
+from common.data.corpus import folder_corpus, stdlib_corpus
+from common.data.index import INDEX_NAME
+from common.data.prepare import prepare
+from common.data.tokenizer import tokenizer_named
+from common.errors import BrigadeError, Rejected, Retryable, SetupError
+from common.identity import KeypairSigner
+from common.runlog.state import RunState
+from common.spec import RunSpec
+from common.store.config import load_config
+from common.store.s3 import S3Store
+from common.timeouts import WAIT_POLL_S
+from common.units import Revision
+from validator.run_create import location_of, publish, read_dataset, start_run
+from validator.up import plan
+from validator.up.bootstrap import Wallets, ask, bootstrap
+from validator.up.defaults import Choices, make_spec
+from validator.up.folder import RUN_NAME, SCHEMA, Begun, continue_with, load_begun, save_begun
+from validator.up.plan import Place, Settings
+from validator.up.ports import choose_ports
+from validator.up.supervisor import Supervisor, look_after
+from validator.up.table import Display
+
+SERVERS_WITHIN_S = 60.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run whose validator and miners are at work."""
+
+    spec: RunSpec
+    wallets: Wallets
+    place: Place
+    store: S3Store
+    state: RunState
+    until: Revision | None
+
+
+class LocalRun:
+    """See the module. ``sleep`` is called between looks; a signal may interrupt it by raising."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        supervisor: Supervisor,
+        display: Display,
+        wallets: Wallets,
+        clock: Clock,
+        sleep: Callable[[float], None],
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._display = display
+        self._wallets = wallets
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng
+
+    def start(self) -> Ready:
+        """Bring everything up. Raises SetupError when a part does not come up, naming it."""
+        begun = self._begin()
+        ports = choose_ports(self._settings.folder.ports, plan.SERVERS, self._rng)
+        for server in plan.servers(self._settings, ports):
+            self._supervisor.start(server)
+        self._prepare_data()
+        store = self._storage()
+        netuid = self._chain(ports)
+        save_begun(dataclasses.replace(begun, netuid=netuid), self._settings.folder.run)
+        place = Place(netuid, ports)
+        spec, state = self._create(store, place, begun)
+        rounds = self._settings.rounds
+        until = None if rounds is None else Revision(state.head + rounds)
+        self._start_workers(place, until)
+        return Ready(spec, self._wallets, place, store, state, until)
+
+    # Bringing it up.
+
+    def _begin(self) -> Begun:
+        """What the run is begun with: new, or as an earlier start left it."""
+        how = self._settings
+        data = None if how.data is None else str(how.data.absolute())
+        wish = Begun(SCHEMA, RUN_NAME, how.preset, how.seed, how.miners, how.density, how.steps, data, how.block_time_s)
+        known = load_begun(how.folder.run)
+        if known is not None:
+            self._display.note(f"continuing the run in {how.folder.root}", event="continued")
+            return continue_with(known, wish)
+        save_begun(wish, how.folder.run)
+        return wish
+
+    def _prepare_data(self) -> None:
+        folder = self._settings.folder.data
+        if (folder / INDEX_NAME).exists():
+            return
+        source = self._settings.data
+        self._display.note(f"preparing data from {source or 'the standard library of Python'}", event="data")
+        corpus = stdlib_corpus() if source is None else folder_corpus(source)
+        prepare(corpus, tokenizer_named("bytes"), folder)
+
+    def _storage(self) -> S3Store:
+        config_path = self._settings.folder.storage_config
+
+        def look() -> S3Store | None:
+            if not config_path.exists():
+                return None
+            store = S3Store(load_config(config_path))
+            store.head(keys.spec_key(RUN_NAME))
+            return store
+
+        # Before the bucket's policy and keys are loaded, the server answers as if they were wrong.
+        store = self._wait("the storage", look, SERVERS_WITHIN_S, (Retryable, SetupError, Rejected))
+        self._display.note("storage is ready", event="ready", part="storage")
+        return store
+
+    def _chain(self, ports: dict[str, int]) -> int:
+        url = plan.chain_url(ports)
+        self._wait("the chain", lambda: ask(SdkChain(url), lambda chain: chain.block()), SERVERS_WITHIN_S, (Retryable,))
+        self._display.note("the chain is ready", event="ready", part="chain")
+
+        def connect(wallet: Wallet | DevWallet | None) -> ChainPort:
+            return SdkChain(url, wallet)
+
+        return asyncio.run(bootstrap(connect, self._wallets, self._display.note))
+
+    def _create(self, store: S3Store, place: Place, begun: Begun) -> tuple[RunSpec, RunState]:
+        folder = self._settings.folder
+        owner = KeypairSigner(self._wallets.owner.hotkey)
+        dataset, index = read_dataset(folder.data)
+        choices = Choices(
+            begun.run, begun.preset, begun.seed, begun.target_miners, density=begun.density, steps=begun.steps
+        )
+        validators = [self._wallets.validator.hotkey_ss58]
+        spec = make_spec(choices, place.netuid, owner.hotkey, validators, dataset, index.tokenizer)
+        state = start_run(store, spec, folder.data, owner, self._clock, self._display.note)
+        location = location_of(spec, load_config(folder.storage_config))
+        ask(
+            SdkChain(place.chain_url, self._wallets.owner),
+            lambda chain: publish(chain, place.netuid, owner.hotkey, location, self._display.note),
+        )
+        return spec, state
+
+    def _start_workers(self, place: Place, until: Revision | None) -> None:
+        threads = self._settings.threads_each(plan.cores())
+        self._supervisor.start(plan.validator(self._settings, place, until, threads))
+        for name in plan.miner_names(self._settings.miners):
+            self._supervisor.start(plan.miner(self._settings, place, name, threads))
+        self._display.note(f"validator and {self._settings.miners} miners started", event="started")
+
+    def _wait(
+        self, what: str, look: Callable[[], T | None], within_s: float, passing: tuple[type[BrigadeError], ...]
+    ) -> T:
+        """Look until there is something; what ``look`` raises of ``passing`` means not yet."""
+        deadline_s = self._clock.monotonic_s() + within_s
+        trouble = ""
+        while self._clock.monotonic_s() < deadline_s:
+            look_after(self._supervisor)
+            try:
+                found = look()
+            except passing as error:
+                trouble = f" ({error})"
+                found = None
+            if found is not None:
+                return found
+            self._sleep(WAIT_POLL_S)
+        raise SetupError(f"{what} was not ready within {within_s:g} s{trouble}; see {self._settings.folder.logs}")

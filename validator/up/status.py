@@ -1,0 +1,75 @@
+"""``brigade status``: how a run is going, asked of its validator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from common.chain.wallets import open_wallet
+from common.errors import OperatorError, SetupError
+from common.units import Hotkey
+from common.wire import Status
+from validator.up.folder import Folder, load_begun
+from validator.up.plan import SERVED_IP
+from validator.up.table import headline, miner_line, status_table
+from validator.up.watch import fetch_status, status_client
+
+app = typer.Typer(help="How a run is going.", rich_markup_mode=None)
+
+
+@app.command()
+def status(
+    directory: Annotated[
+        Path, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of a run that `brigade up` started.")
+    ] = Path("brigade-run"),
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="BRIGADE_URL", help="Address of a validator, http://host:port, and no --dir."),
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Print JSON.")] = False,
+) -> None:
+    """Print how a run is going. Exit code 3 when its validator does not answer."""
+    folder = Folder(directory.absolute())
+    address = url or _address(folder)
+    if not address.startswith(("http://", "https://")):
+        raise OperatorError(f"--url {address}: an address looks like http://host:port")
+    with status_client() as client:
+        found = fetch_status(client, address.rstrip("/"))
+    if found is None:
+        raise SetupError(f"no validator answers at {address}; is the run going? (brigade up)")
+    _show(found, {} if url else _names(folder), json_lines)
+
+
+def _show(found: Status, names: dict[Hotkey, str], json_lines: bool) -> None:
+    if json_lines:
+        print(json.dumps(found.model_dump(mode="json")))
+        return
+    console = Console()
+    print(headline(found))
+    if console.is_terminal:
+        console.print(status_table(found, names))
+    else:
+        print("\n".join(f"  {miner_line(miner, names)}" for miner in found.miners))
+    if found.waiting_for:
+        print(f"waiting for {found.waiting_for}")
+
+
+def _address(folder: Folder) -> str:
+    try:
+        port = json.loads(folder.ports.read_bytes())["validator"]
+    except FileNotFoundError:
+        raise OperatorError(f"{folder.root} holds no run: start one with `brigade up`, or give --url") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SetupError(f"{folder.ports} is damaged; start the run again") from error
+    return f"http://{SERVED_IP}:{port}"
+
+
+def _names(folder: Folder) -> dict[Hotkey, str]:
+    """The wallet names of the miners in a run's folder."""
+    begun = load_begun(folder.run)
+    found = sorted(folder.wallets.glob("miner-*")) if begun else []
+    return {open_wallet(folder.wallets, path.name).hotkey_ss58: path.name for path in found}

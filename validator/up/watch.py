@@ -1,0 +1,113 @@
+"""Watching a run until its goal is reached, from its validator's status and the supervisor's children."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import httpx
+
+from common.clock import Clock
+from common.errors import BrigadeError, Rejected, Retryable, SetupError
+from common.runlog.reader import LogReader
+from common.store.reader import StoreReader
+from common.timeouts import CONNECT_S, CONTROL_READ_S
+from common.units import Revision, RoundId
+from common.wire import MAX_REPLY_BYTES, Status, parse
+from validator.up import progress
+from validator.up.run import Ready
+from validator.up.supervisor import Supervisor, look_after
+from validator.up.table import Display
+
+FIRST_STATUS_WITHIN_S = 90.0
+STATUS_EVERY_S = 0.5
+
+
+class GaveUp(BrigadeError):
+    """The run did not reach its goal. Exit code 1."""
+
+
+class Watcher:
+    """Follows one run. ``sleep`` is called between looks; a signal may interrupt it by raising."""
+
+    def __init__(
+        self, ready: Ready, supervisor: Supervisor, display: Display, clock: Clock, sleep: Callable[[float], None]
+    ) -> None:
+        self._ready = ready
+        self._supervisor = supervisor
+        self._display = display
+        self._clock = clock
+        self._sleep = sleep
+        self._began_s = clock.monotonic_s()
+        self._mark: progress.Mark | None = None
+        self._reached_s: float | None = None
+        self._last_round: RoundId | None = None
+        self._loads: list[float] = [os.getloadavg()[0]]
+
+    @property
+    def load_average(self) -> float:
+        """Mean of the machine's one-minute load at each look."""
+        return sum(self._loads) / len(self._loads)
+
+    def until_done(self, look: Callable[[], Status | None]) -> None:
+        """Return when the goal is reached. Raises ``GaveUp`` or SetupError when it can't be."""
+        while not self._step(look()):
+            self._sleep(STATUS_EVERY_S)
+
+    def _step(self, status: Status | None) -> bool:
+        """One look; whether the run is done."""
+        look_after(self._supervisor)
+        now_s = self._clock.monotonic_s()
+        done = status is not None and self._take(status, now_s)
+        if not done:
+            self._check_patience(now_s)
+        return done
+
+    def _take(self, status: Status, now_s: float) -> bool:
+        self._loads.append(os.getloadavg()[0])
+        self._display.status(status)
+        self._mark = progress.observe(self._mark, status, now_s)
+        until = self._ready.until
+        if until is not None and status.head_revision >= until:
+            self._reached_s = self._reached_s or now_s
+            self._last_round = self._round_of(until) if self._last_round is None else self._last_round
+        return progress.stage(status, until, self._last_round) is progress.Stage.DONE
+
+    def _check_patience(self, now_s: float) -> None:
+        if self._mark is None:
+            if now_s - self._began_s > FIRST_STATUS_WITHIN_S:
+                raise SetupError(f"the validator did not answer within {FIRST_STATUS_WITHIN_S:g} s")
+        elif self._ready.until is None:
+            return
+        elif self._reached_s is not None:
+            if now_s - self._reached_s > progress.PAY_WITHIN_S:
+                raise GaveUp("all rounds are committed, but the last scores are not in the weights on chain")
+        elif why := progress.stalled(self._mark, now_s, self._ready.spec.round):
+            raise GaveUp(why)
+
+    def _round_of(self, revision: Revision) -> RoundId | None:
+        """The round that made ``revision``, from the log; None while the storage does not answer."""
+        try:
+            state = LogReader(StoreReader(self._ready.store), self._ready.spec).catch_up(self._ready.state)
+        except Retryable:
+            return None
+        node = state.revisions.get(revision)
+        return node.round if node else None
+
+
+def status_client() -> httpx.Client:
+    """One long-lived client for status requests."""
+    return httpx.Client(timeout=httpx.Timeout(CONTROL_READ_S, connect=CONNECT_S), trust_env=False)
+
+
+def fetch_status(client: httpx.Client, url: str) -> Status | None:
+    """The validator's status, or None while it does not answer. Raises ``Rejected`` for an answer that is none."""
+    try:
+        reply = client.get(f"{url}/v1/status")
+    except httpx.TransportError:
+        return None
+    if reply.status_code >= 500:
+        return None
+    if reply.status_code != 200:
+        raise Rejected("bad_message", f"{url} answers {reply.status_code} to a question for its status")
+    return parse(Status, reply.content, MAX_REPLY_BYTES)
