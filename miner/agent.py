@@ -1,0 +1,209 @@
+"""One miner's process: finds the run, opens what it needs, and keeps its tasks going until it is told to stop.
+
+Start-up waits patiently for the chain and the bucket; only what an operator must change ends it (no seat on the
+subnet, a commitment of a newer version, another process in the same folder). Afterwards nothing outside ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from loguru import logger
+
+from common.chain.port import ChainPort
+from common.clock import Clock
+from common.errors import Fatal, Rejected, RemoteError, Retryable, SetupError
+from common.identity import KeypairSigner
+from common.model.layout import run_layouts
+from common.model.shards import plan_shards
+from common.runlog.reader import LogReader, load_run
+from common.spec import RunSpec, spec_hash
+from common.store.reader import HttpReader
+from common.units import Hotkey, ShardId
+from miner.blocking import in_thread
+from miner.context import Context
+from miner.discovery import Found, LeaderLink, base_url, find_run
+from miner.follow import LogView, catch_up
+from miner.follower import Follower
+from miner.heart import Heart
+from miner.ledger import Ledger
+from miner.meter import UploadMeter
+from miner.patience import AsyncSleep, Patience, Uniform
+from miner.report import Reporter
+from miner.session import Session
+from miner.state import StateFolder, lock_folder
+from miner.trainer import Trainer
+from miner.uplink import Uplink
+from miner.work import RoundWork
+from miner.worker import Worker
+
+T = TypeVar("T")
+SHARD = ShardId(0)
+DRAIN_S = 4.0
+"""Longest orderly end: the current step, and writing the state."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the operator chose."""
+
+    netuid: int
+    folder: Path
+    """State of this miner."""
+    cache: Path
+    """Datasets; miners of one machine may share it."""
+    device: str
+    """cpu or cuda:<number>."""
+    threads: int
+    max_tokens_per_s: float | None
+    allow_private: bool
+    """Whether validators at private addresses are called."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The outside world and chance."""
+
+    chain: ChainPort
+    signer: KeypairSigner
+    clock: Clock
+    sleep: AsyncSleep = asyncio.sleep
+    uniform: Uniform = random.random
+
+
+class Agent:
+    """Runs a miner until ``stop`` is set."""
+
+    def __init__(self, settings: Settings, ports: Ports, stop: asyncio.Event) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._stop = stop
+
+    async def run(self) -> None:
+        """Returns after an orderly stop. Raises ``SetupError`` and ``Fatal``."""
+        work = asyncio.create_task(self._work())
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            await asyncio.wait({work}, timeout=DRAIN_S)
+            work.cancel()
+        stopped.cancel()
+        if not work.cancelled() and work.done():
+            work.result()
+
+    async def _work(self) -> None:
+        found = await self._until_there("finding the run", self._find)
+        reader = HttpReader(base_url(found.location))
+        location = found.location
+        spec = await self._until_there(
+            "fetching the spec", lambda: in_thread(lambda: load_run(reader, location.run, location.spec_sha256))
+        )
+        logger.bind(event="run", run=spec.run, uid=found.seat.uid).info("run {}, uid {}", spec.run, found.seat.uid)
+        folder = self._settings.folder / f"{spec.run}-{spec_hash(spec)[:12]}"
+        with lock_folder(folder):
+            await self._mine(spec, reader, folder)
+
+    async def _find(self) -> Found:
+        try:
+            return await find_run(self._ports.chain, self._settings.netuid, self._ports.signer.hotkey)
+        except Rejected as refusal:
+            if refusal.code in ("not_registered", "bad_commitment"):
+                raise SetupError(refusal.message) from refusal
+            raise
+
+    async def _mine(self, spec: RunSpec, reader: HttpReader, folder: Path) -> None:
+        hotkey, count = self._ports.signer.hotkey, run_layouts(spec.model, spec.num_shards)[SHARD].total
+        ledger = await in_thread(lambda: Ledger.open(spec, StateFolder(folder, spec, hotkey, count), count))
+        worker = Worker(lambda: self._make_work(spec, ledger), self._settings.max_tokens_per_s)
+        context = self._context(spec, reader, worker)
+        view = await self._until_there(
+            "reading the log", lambda: in_thread(lambda: catch_up(context.log, hotkey, None))
+        )
+        ports, settings = self._ports, self._settings
+        link = LeaderLink(ports.chain, settings.netuid, ports.signer, ports.clock, settings.allow_private)
+        worker.start()
+        try:
+            await self._tasks(context, ledger, view, link)
+        finally:
+            await worker.stop()
+            await link.close()
+
+    async def _tasks(self, context: Context, ledger: Ledger, view: LogView, link: LeaderLink) -> None:
+        """The heart, the reader of the log and the session, until the session ends."""
+        meter = UploadMeter(context.clock.monotonic_s)
+        uplink = Uplink(
+            lambda: link.client(_leader(session)), link.doubt, meter, context.patience("handing in the delta")
+        )
+        session = Session(context, uplink, ledger, view)
+        follower = Follower(context, session)
+        heart = Heart(
+            link,
+            meter,
+            context.clock,
+            context.spec.round.heartbeat_s,
+            context.patience("heartbeat"),
+            leader=lambda: session.view.state.leader,
+            describe=Reporter(session, meter).describe,
+            on_reply=follower.heard,
+        )
+        others = [asyncio.create_task(heart.run()), asyncio.create_task(follower.run())]
+        ending = asyncio.create_task(self._drain_when_told(session))
+        working = asyncio.create_task(session.run())
+        try:
+            await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*others, working):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (*others, ending, working):
+                task.cancel()
+            uplink.close()
+
+    async def _drain_when_told(self, session: Session) -> None:
+        await self._stop.wait()
+        session.drain()
+
+    def _context(self, spec: RunSpec, reader: HttpReader, worker: Worker) -> Context:
+        return Context(
+            spec=spec,
+            signer=self._ports.signer,
+            clock=self._ports.clock,
+            sleep=self._ports.sleep,
+            uniform=self._ports.uniform,
+            reader=reader,
+            log=LogReader(reader, spec),
+            worker=worker,
+            cache=self._settings.cache,
+            session=secrets.token_hex(16),
+            started_s=self._ports.clock.monotonic_s(),
+        )
+
+    def _make_work(self, spec: RunSpec, ledger: Ledger) -> RoundWork:
+        shard = plan_shards(spec.model, spec.num_shards)[SHARD]
+        trainer = Trainer(spec, shard, self._settings.device, self._settings.threads)
+        trainer.restore_optimizer(ledger.memory.optimizer)
+        return RoundWork(trainer, spec.inner)
+
+    async def _until_there(self, what: str, action: Callable[[], Awaitable[T]]) -> T:
+        """Repeat ``action`` while the other end is away."""
+        patience = Patience(what, self._ports.sleep, self._ports.uniform)
+        while True:
+            try:
+                return await action()
+            except Fatal:
+                raise
+            except RemoteError as error:
+                await patience.bear(error)
+
+
+def _leader(session: Session) -> Hotkey:
+    leader = session.view.state.leader
+    if leader is None:
+        raise Retryable("no validator leads the run yet")
+    return leader

@@ -1,0 +1,121 @@
+"""``brigade miner``: train for a run on this machine.
+
+Settings come as flags, ``BRIGADE_*`` variables or a TOML file, in that order. What contradicts itself is refused in one
+line before anything is touched. SIGTERM and the first Ctrl-C end the process within five seconds: after the current
+step, with the work of an unfinished round on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from loguru import logger
+
+from common.clock import SystemClock
+from common.errors import OperatorError
+from common.identity import KeypairSigner
+from common.logs import setup_logging
+from miner.agent import Agent, Ports, Settings
+
+app = typer.Typer(no_args_is_help=True, help="Train for a run on this machine.", rich_markup_mode=None)
+
+DEFAULT_HOTKEY = "default"
+
+
+@app.callback()
+def miner() -> None:
+    """Train for a run on this machine."""
+
+
+@app.command()
+def start(
+    netuid: Annotated[int, typer.Option(envvar="BRIGADE_NETUID", min=0, help="Number of the subnet.")],
+    wallet: Annotated[str, typer.Option(envvar="BRIGADE_WALLET", help="Name of the wallet.")] = "miner-1",
+    hotkey: Annotated[str, typer.Option(envvar="BRIGADE_HOTKEY", help="Name of its hotkey.")] = DEFAULT_HOTKEY,
+    wallet_path: Annotated[
+        Path | None, typer.Option(envvar="BRIGADE_WALLET_PATH", help="Folder of the wallets; DIR/wallets if not given.")
+    ] = None,
+    chain: Annotated[
+        str, typer.Option(envvar="BRIGADE_CHAIN", help="Chain: ws://… or wss://…, or a network's name.")
+    ] = "ws://127.0.0.1:9944",
+    directory: Annotated[
+        Path, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of everything: state, caches, logs, wallets.")
+    ] = Path("brigade-run"),
+    cache: Annotated[
+        Path | None,
+        typer.Option(envvar="BRIGADE_CACHE", help="Datasets, shared by this machine's miners; DIR/cache if not given."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(envvar="BRIGADE_DEVICE", help="auto (a GPU if there is one), cpu, cuda or cuda:<number>.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(envvar="BRIGADE_THREADS", min=1, help="PyTorch's threads; all cores if not given.")
+    ] = None,
+    max_tokens_per_s: Annotated[
+        float | None,
+        typer.Option(envvar="BRIGADE_MAX_TOKENS_PER_S", help="Train no faster than this; no limit if not given."),
+    ] = None,
+    allow_private: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private", envvar="BRIGADE_ALLOW_PRIVATE", help="Call validators at private addresses, too."
+        ),
+    ] = False,
+    json_lines: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Log as JSON lines.")] = False,
+) -> None:
+    """Train until SIGTERM or Ctrl-C."""
+    _check(max_tokens_per_s, threads, device)
+    from common.chain.wallets import open_wallet
+    from miner.trainer import choose_device
+
+    folder = directory.absolute()
+    name = wallet if hotkey == DEFAULT_HOTKEY else f"{wallet}-{hotkey}"
+    opened = open_wallet(wallet_path or folder / "wallets", wallet, hotkey)
+    settings = Settings(
+        netuid=netuid,
+        folder=folder / name,
+        cache=cache or folder / "cache",
+        device=choose_device(device),
+        threads=threads or os.cpu_count() or 1,
+        max_tokens_per_s=max_tokens_per_s,
+        allow_private=allow_private,
+    )
+    setup_logging(name, folder / "logs", json_lines)
+    asyncio.run(_run(settings, KeypairSigner(opened.hotkey), chain))
+
+
+async def _run(settings: Settings, signer: KeypairSigner, chain_url: str) -> None:
+    from common.chain.sdk import SdkChain, isolate_sdk
+
+    isolate_sdk(settings.folder / "sdk")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, stop)
+    chain = SdkChain(chain_url)
+    logger.info("miner {} on {}, {} thread(s)", signer.hotkey, settings.device, settings.threads)
+    try:
+        await Agent(settings, Ports(chain, signer, SystemClock()), stop).run()
+    finally:
+        await chain.close()
+    logger.info("stopped")
+
+
+def _stop(stop: asyncio.Event) -> None:
+    if not stop.is_set():
+        logger.info("stopping after the current step")
+    stop.set()
+
+
+def _check(max_tokens_per_s: float | None, threads: int | None, device: str) -> None:
+    """Raise OperatorError for settings that are wrong by themselves or together."""
+    if max_tokens_per_s is not None and not 0 < max_tokens_per_s < float("inf"):
+        raise OperatorError(f"--max-tokens-per-s must be a positive number, not {max_tokens_per_s:g}")
+    if threads is not None and threads > 4 * (os.cpu_count() or 1):
+        raise OperatorError(f"--threads {threads} is far more than this machine's {os.cpu_count()} cores")
+    if device not in ("auto", "cpu") and not device.startswith("cuda"):
+        raise OperatorError(f"--device {device!r}: choose auto, cpu, cuda or cuda:<number>")

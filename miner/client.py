@@ -1,0 +1,167 @@
+"""One validator as a miner talks to it: signed requests, checked answers, typed errors.
+
+Requests are signed with the validator's own time, carried forward on our monotonic clock; each attempt has a fresh
+nonce, and nothing below this module repeats a request. An answer counts only with the validator's signature over it
+and our nonce; whatever else speaks on that address is a passing fault, never an instruction.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import httpx
+from bittensor import http_auth
+
+from common import timeouts
+from common.auth import REPLY_SIGNATURE, check_reply, sign_request
+from common.chain.port import Endpoint
+from common.clock import Clock, ServerTime
+from common.errors import Rejected, RemoteError, Retryable
+from common.identity import KeypairSigner, SignedRecord
+from common.units import Hotkey, Sha256
+from common.wire import (
+    MAX_REPLY_BYTES,
+    CompleteReply,
+    CompleteRequest,
+    ErrorReply,
+    Health,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    SubmissionReply,
+    SubmissionRequest,
+    parse,
+)
+
+M = TypeVar("M", bound=Message)
+
+TIME_CODES = frozenset({"stale_request", "replayed_request"})
+"""Refusals that a fresh reading of the validator's time cures."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    body: bytes
+    signature: str
+
+
+class ValidatorClient:
+    """A long-lived connection to one validator. Every method may raise ``Retryable`` and ``Rejected``."""
+
+    def __init__(self, base_url: str, server: Hotkey, signer: KeypairSigner, clock: Clock) -> None:
+        self.server = server
+        self.base_url = base_url
+        self.time = ServerTime(clock)
+        self._signer = signer
+        self._clock = clock
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            timeout=httpx.Timeout(timeouts.CONTROL_READ_S, connect=timeouts.CONNECT_S),
+            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def health(self) -> Health:
+        """Who serves here, and its time, which later requests are signed with."""
+        started_s = self._clock.monotonic_s()
+        answer = await self._exchange("GET", "/v1/health", b"", {})
+        if answer.status != 200:
+            raise Retryable(f"{self.base_url} answers {answer.status} to a question for its health")
+        health = parse(Health, answer.body, MAX_REPLY_BYTES)
+        if health.hotkey != self.server:
+            raise Retryable(f"{self.base_url} is served by {health.hotkey}, not by {self.server}")
+        self.time.observe(health.server_ns, self._clock.monotonic_s() - started_s)
+        return health
+
+    async def heartbeat(self, message: Heartbeat) -> HeartbeatReply:
+        """Tell how it goes; hear what to do. Also a reading of the validator's time."""
+        started_s = self._clock.monotonic_s()
+        reply = await self._post("/v1/heartbeat", message, HeartbeatReply)
+        self.time.observe(reply.server_ns, self._clock.monotonic_s() - started_s)
+        return reply
+
+    async def submit(self, manifest: SignedRecord) -> SubmissionReply:
+        """Announce a delta. The same manifest may be sent again and has the same effect."""
+        return await self._post("/v1/submissions", SubmissionRequest(manifest=manifest.to_json()), SubmissionReply)
+
+    async def complete(self, round_id: int, shard: int, delta: Sha256) -> CompleteReply:
+        """Say that the delta has been put, and hear whether it is as announced."""
+        message = CompleteRequest(round=round_id, shard=shard, delta_sha256=delta)
+        return await self._post("/v1/submissions/complete", message, CompleteReply)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _post(self, path: str, message: Message, kind: type[M]) -> M:
+        if not self.time.offset_known:
+            await self.health()
+        body = message.model_dump_json().encode()
+        headers = sign_request(self._signer, "POST", path, body, self.server, self.time.wall_ns())
+        answer = await self._exchange("POST", path, body, headers)
+        nonce = headers[http_auth.HEADER_NONCE]
+        if not self._is_genuine(answer, nonce):
+            raise Retryable(f"{self.base_url} answers {answer.status} without {self.server}'s signature")
+        if answer.status != 200:
+            raise self._error(answer)
+        return parse(kind, answer.body, MAX_REPLY_BYTES)
+
+    def _is_genuine(self, answer: _Answer, nonce: str) -> bool:
+        try:
+            check_reply(self.server, nonce, answer.status, answer.body, answer.signature)
+        except Rejected:
+            return False
+        return True
+
+    def _error(self, answer: _Answer) -> RemoteError:
+        """A signed refusal as an exception."""
+        reply = parse(ErrorReply, answer.body, MAX_REPLY_BYTES)
+        if reply.code in TIME_CODES:
+            self.time.offset_known = False  # the next request asks for the time first
+            return Retryable(f"{reply.code}: {reply.message}")
+        if answer.status == 429 or answer.status >= 500:
+            return Retryable(f"{reply.code}: {reply.message}", reply.retry_after_s)
+        return Rejected(reply.code, reply.message)
+
+    async def _exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> _Answer:
+        """One request, one answer of bounded size."""
+        sent = {**headers, "accept-encoding": "identity"}
+        if body:
+            sent["content-type"] = "application/json"
+        try:
+            async with self._http.stream(method, path, content=body, headers=sent) as response:
+                return _Answer(
+                    response.status_code, await _capped(response), response.headers.get(REPLY_SIGNATURE, "")
+                )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Retryable(f"no answer from {self.base_url} ({type(error).__name__})") from error
+
+
+async def _capped(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for block in response.aiter_raw():
+        body += block
+        if len(body) > MAX_REPLY_BYTES:
+            raise Retryable(f"{response.url.host} answers with more than {MAX_REPLY_BYTES} bytes")
+    return bytes(body)
+
+
+def endpoint_url(endpoint: Endpoint, allow_private: bool) -> str:
+    """The base URL of a published endpoint. Raises ``Rejected('bad_endpoint')`` for one not to be connected to.
+
+    A stranger writes endpoints on chain: unless private addresses are allowed, only public ones are called, so that
+    nobody can point miners at services inside their own networks.
+    """
+    try:
+        address = ipaddress.ip_address(endpoint.ip)
+    except ValueError:
+        raise Rejected("bad_endpoint", f"{endpoint.ip[:60]!r} is not an IP address") from None
+    if not 1 <= endpoint.port <= 65535:
+        raise Rejected("bad_endpoint", f"{endpoint.port} is not a port")
+    if not address.is_global and not allow_private:
+        raise Rejected("bad_endpoint", f"{address} is not a public address; --allow-private permits it")
+    host = f"[{address}]" if address.version == 6 else str(address)
+    return f"http://{host}:{endpoint.port}"

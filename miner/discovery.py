@@ -1,0 +1,113 @@
+"""From a subnet's number to a run: chain → owner's commitment → bucket → spec; and to the leader's address.
+
+The chain is asked for the run once and for endpoints only when they are needed: the leader changed, or does not answer.
+While the chain is away, the last address known goes on being used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loguru import logger
+
+from common import timeouts
+from common.chain import commitment
+from common.chain.commitment import RunLocation
+from common.chain.port import ChainPort, Neuron
+from common.clock import Clock
+from common.errors import Fatal, Rejected, RemoteError, Retryable
+from common.identity import KeypairSigner
+from common.units import Hotkey
+from miner.client import ValidatorClient, endpoint_url
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the run is, and this miner's seat on the subnet."""
+
+    location: RunLocation
+    seat: Neuron
+
+
+async def find_run(chain: ChainPort, netuid: int, hotkey: Hotkey) -> Found:
+    """The run that the subnet's owner committed.
+
+    Raises ``Retryable`` while the chain is away or nothing is committed yet, ``Rejected`` (``not_registered``,
+    ``bad_commitment``, what the chain refuses) and ``Fatal`` for a bucket that this version can't read.
+    """
+    owner = await chain.subnet_owner_hotkey(netuid)
+    fields = await chain.commitment(netuid, owner)
+    if not fields:
+        raise Retryable(f"the owner of subnet {netuid} ({owner}) has not committed a run yet")
+    location = commitment.decode(fields)
+    if not location.public_read:
+        raise Fatal(f"the bucket of run {location.run} can't be read by plain GET, which this version needs")
+    seat = (await chain.metagraph(netuid)).by_hotkey(hotkey)
+    if seat is None:
+        raise Rejected("not_registered", f"hotkey {hotkey} has no seat on subnet {netuid}: register it first")
+    return Found(location, seat)
+
+
+def base_url(location: RunLocation) -> str:
+    """Where the run's objects are read by plain GET."""
+    return "/".join(part for part in (location.endpoint, location.bucket, location.prefix) if part)
+
+
+class LeaderLink:
+    """The connection to whoever leads, one long-lived client at a time. The event loop owns it."""
+
+    def __init__(
+        self, chain: ChainPort, netuid: int, signer: KeypairSigner, clock: Clock, allow_private: bool
+    ) -> None:
+        self._chain = chain
+        self._netuid = netuid
+        self._signer = signer
+        self._clock = clock
+        self._allow_private = allow_private
+        self._client: ValidatorClient | None = None
+        self._doubtful = False
+        self._asked_s: float | None = None
+
+    async def client(self, leader: Hotkey) -> ValidatorClient:
+        """A client of ``leader``. Raises ``Retryable`` or ``Rejected('bad_endpoint')`` if it has no usable address."""
+        known = self._client
+        if known is not None and known.server == leader and not (self._doubtful and self._may_ask()):
+            return known
+        try:
+            url = await self._resolve(leader)
+        except RemoteError as error:
+            if known is not None and known.server == leader:
+                logger.debug("keeping the address {} of the leader: {}", known.base_url, error)
+                return known
+            raise
+        return await self._use(leader, url)
+
+    def doubt(self) -> None:
+        """The leader did not answer: look its address up again before the next request."""
+        self._doubtful = True
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    def _may_ask(self) -> bool:
+        """The chain is not asked for the same thing all the time."""
+        return self._asked_s is None or self._clock.monotonic_s() - self._asked_s >= timeouts.METAGRAPH_REFRESH_S
+
+    async def _resolve(self, leader: Hotkey) -> str:
+        self._asked_s = self._clock.monotonic_s()
+        neuron = (await self._chain.metagraph(self._netuid)).by_hotkey(leader)
+        if neuron is None or neuron.endpoint is None:
+            raise Retryable(f"the leader {leader} has published no address on the chain")
+        return endpoint_url(neuron.endpoint, self._allow_private)
+
+    async def _use(self, leader: Hotkey, url: str) -> ValidatorClient:
+        self._doubtful = False
+        known = self._client
+        if known is not None and (known.server, known.base_url) == (leader, url):
+            return known
+        self._client = ValidatorClient(url, leader, self._signer, self._clock)
+        logger.bind(event="leader", hotkey=leader).info("the leader is {} at {}", leader, url)
+        if known is not None:
+            await known.close()
+        return self._client

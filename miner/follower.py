@@ -1,0 +1,57 @@
+"""Keeping a session's view of the log fresh: at once on the leader's hint, and now and then without one.
+
+The hint only saves waiting: while the leader is silent or lies, polling finds new entries, a new leader among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from common.errors import RemoteError
+from common.wire import HeartbeatReply
+from miner.blocking import in_thread
+from miner.context import Context
+from miner.follow import catch_up
+from miner.session import Session
+
+POLL_HEARTBEATS = 3.0
+"""The log is looked at after so many heartbeats without a hint, with jitter."""
+
+
+class Follower:
+    """Reads the log for one session. The event loop owns it."""
+
+    def __init__(self, context: Context, session: Session) -> None:
+        self._context = context
+        self._session = session
+        self._hinted = asyncio.Event()
+        self._patience = context.patience("reading the log")
+
+    def heard(self, reply: HeartbeatReply) -> None:
+        """Pass the leader's answer on, and look at its hint."""
+        if reply.next_seq > self._session.view.state.next_seq:
+            self._hinted.set()
+        self._session.heard(reply)
+
+    async def run(self) -> None:
+        """Never returns."""
+        hotkey = self._context.signer.hotkey
+        while True:
+            await self._hint_or_poll()
+            view = self._session.view
+            try:
+                newer = await in_thread(partial(catch_up, self._context.log, hotkey, view))
+            except RemoteError as error:
+                await self._patience.bear(error)
+            else:
+                self._patience.relax()
+                self._session.read(newer)
+
+    async def _hint_or_poll(self) -> None:
+        poll_s = POLL_HEARTBEATS * self._context.spec.round.heartbeat_s * (0.75 + 0.5 * self._context.uniform())
+        try:
+            await asyncio.wait_for(self._hinted.wait(), poll_s)
+        except TimeoutError:
+            return
+        self._hinted.clear()

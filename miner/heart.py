@@ -1,0 +1,77 @@
+"""Heartbeats: one every few seconds in every phase, whatever else the miner does.
+
+A reply brings the leader's order, a hint where the log stands, and the name of the leading process. It is never a
+truth of its own: a miner acts on the log. When nobody answers, the heart backs off with jitter and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from common.clock import Clock
+from common.errors import RemoteError, Retryable
+from common.units import Hotkey
+from common.wire import Heartbeat, HeartbeatReply
+from miner.discovery import LeaderLink
+from miner.meter import UploadMeter
+from miner.patience import Patience
+
+
+class Heart:
+    """Beats until it is cancelled. The event loop owns it."""
+
+    def __init__(
+        self,
+        link: LeaderLink,
+        meter: UploadMeter,
+        clock: Clock,
+        interval_s: float,
+        patience: Patience,
+        leader: Callable[[], Hotkey | None],
+        describe: Callable[[], Heartbeat],
+        on_reply: Callable[[HeartbeatReply], None],
+    ) -> None:
+        self._link = link
+        self._meter = meter
+        self._clock = clock
+        self._interval_s = interval_s
+        self._patience = patience
+        self._leader = leader
+        self._describe = describe
+        self._on_reply = on_reply
+        self._poked = asyncio.Event()
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            started_s = self._clock.monotonic_s()
+            try:
+                await self.beat()
+            except RemoteError as error:
+                self._link.doubt()
+                await self._patience.bear(error)
+            else:
+                await self._rest(self._interval_s - (self._clock.monotonic_s() - started_s))
+
+    async def beat(self) -> None:
+        """One heartbeat. Raises ``Retryable`` and ``Rejected``."""
+        leader = self._leader()
+        if leader is None:
+            raise Retryable("no validator leads the run yet")
+        client = await self._link.client(leader)
+        with self._meter.heartbeat_first():
+            reply = await client.heartbeat(self._describe())
+        self._patience.relax()
+        self._on_reply(reply)
+
+    def poke(self) -> None:
+        """Something changed that the leader waits for: beat now."""
+        self._poked.set()
+
+    async def _rest(self, rest_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._poked.wait(), max(rest_s, 0.0))
+        except TimeoutError:
+            return
+        self._poked.clear()

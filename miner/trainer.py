@@ -1,0 +1,203 @@
+"""Inner training of one shard on one device, in the caller's thread. Knows nothing of rounds, network or disk.
+
+Weights, gradients and both AdamW moments are flat float32 vectors in layout order; the model's tensors and the
+optimizer's state are views of them, so that saving, loading and hashing are single copies.
+
+Invariant: weights and moments are finite after every step. A step whose loss or gradient is not finite is not taken:
+the state before it *is* the last finite one. Several in a row mean that the weights themselves lead nowhere; then the
+trainer goes back to the vector that was last loaded, with fresh moments, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from common.errors import OperatorError
+from common.model.flat import FlatShard, build_shard
+from common.model.layout import Vector
+from common.model.loss import training_loss
+from common.model.shards import ShardLayers
+from common.spec import RunSpec
+from miner.schedule import learning_rate
+
+Samples = npt.NDArray[np.int64]
+
+STUCK_STEPS = 5
+"""Steps without a finite result, one after the other, before the trainer goes back to the loaded vector."""
+_TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One inner step."""
+
+    loss: float
+    """Mean nats per token before the step."""
+    grad_norm: float
+    """L2 norm before clipping."""
+    tokens: int
+    seconds: float
+    taken: bool
+    """False when loss or gradient was not finite: nothing changed."""
+    went_back: str
+    """Why the trainer returned to the loaded vector; empty when it did not."""
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """AdamW's moments, flat, float32 [total], and how many steps they hold."""
+
+    first: Vector
+    second: Vector
+    steps: int
+
+
+class Trainer:
+    """AdamW on one shard. Not thread-safe: one thread owns it."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        shard: ShardLayers,
+        device: str = "cpu",
+        threads: int = 1,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``device``: cpu, cuda or cuda:i. ``threads``: PyTorch's threads of this process. ``now_s``: for durations."""
+        if not (shard.has_embedding and shard.has_head):
+            raise OperatorError("this version trains whole models: num_shards must be 1")
+        torch.set_num_threads(threads)
+        self._inner = spec.inner
+        self._device = torch.device(device)
+        self._now_s = now_s
+        self._flat: FlatShard = build_shard(spec.model, shard, device=device)
+        self._first, self._second = torch.zeros_like(self._flat.weights), torch.zeros_like(self._flat.weights)
+        self._steps = 0
+        self._loaded: Vector = self._flat.take()
+        self._not_finite = 0
+        self._optimizer = self._make_optimizer()
+
+    @property
+    def count(self) -> int:
+        """Length of the vectors."""
+        return self._flat.layout.total
+
+    def load(self, vector: Vector) -> None:
+        """Train on from ``vector``, which is also where the trainer goes back to. Keeps the moments."""
+        self._flat.replace(vector)
+        self._loaded = vector
+        self._not_finite = 0
+
+    def resume(self, loaded: Vector, work: Vector) -> None:
+        """Train on from ``loaded + work``, with ``loaded`` as the place to go back to."""
+        self.load(loaded)
+        self._flat.replace(loaded + work)
+
+    def weights(self) -> Vector:
+        """A copy of the weights."""
+        return self._flat.take()
+
+    def step(self, batch: Samples, global_step: int) -> StepResult:
+        """One inner step on int64 [batch, seq_len + 1]; on the CPU the overhead over a bare loop is below 2 %."""
+        started_s = self._now_s()
+        loss, norm = self._gradient(batch)
+        taken = math.isfinite(loss) and math.isfinite(norm)
+        if taken:
+            self._update(norm, learning_rate(self._inner, global_step))
+        went_back = self._after(taken)
+        tokens = batch.shape[0] * (batch.shape[1] - 1)
+        return StepResult(loss, norm, tokens, self._now_s() - started_s, taken, went_back)
+
+    def optimizer_state(self) -> OptimizerState:
+        """A copy of the moments in the host's memory."""
+        first, second = (moment.cpu().numpy().copy() for moment in (self._first, self._second))
+        return OptimizerState(first, second, self._steps)
+
+    def restore_optimizer(self, state: OptimizerState | None) -> None:
+        """Set the moments, or clear them. Raises ValueError for vectors of another length."""
+        zeros = np.zeros(self.count, dtype=np.float32)
+        first, second, steps = (state.first, state.second, state.steps) if state else (zeros, zeros, 0)
+        for target, source in ((self._first, first), (self._second, second)):
+            target.copy_(torch.from_numpy(self._flat.layout.check(source).copy()))
+        self._steps = steps
+        for entry in self._optimizer.state.values():
+            entry["step"].fill_(steps)
+
+    def _gradient(self, batch: Samples) -> tuple[float, float]:
+        """Loss and gradient norm; the gradient is left in the flat vector."""
+        tokens = torch.from_numpy(batch).to(self._device, non_blocking=True)
+        self._flat.zero_grads()
+        with self._precision():
+            logits = self._flat.module(tokens[:, :-1])
+        loss = training_loss(logits, tokens[:, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.linalg.vector_norm(self._flat.grads)
+        figures: list[float] = torch.stack((loss.detach(), norm)).tolist()
+        return figures[0], figures[1]
+
+    def _update(self, norm: float, rate: float) -> None:
+        if norm > self._inner.grad_clip:
+            self._flat.grads.mul_(self._inner.grad_clip / (norm + _TINY))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._steps += 1
+
+    def _after(self, taken: bool) -> str:
+        """Count steps that were not taken; the reason when it is time to go back, else nothing."""
+        self._not_finite = 0 if taken else self._not_finite + 1
+        if self._not_finite < STUCK_STEPS:
+            return ""
+        self.load(self._loaded)
+        self.restore_optimizer(None)
+        return f"{STUCK_STEPS} steps in a row had no finite loss or gradient: back to the base, with fresh moments"
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._device.type == "cuda":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+
+    def _make_optimizer(self) -> torch.optim.AdamW:
+        """AdamW over the module's views; norm weights do not decay. Its state is made of views of the flat moments."""
+        inner = self._inner
+        views: dict[bool, list[Tensor]] = {True: [], False: []}
+        for parameter in self._flat.module.parameters():
+            views[parameter.ndim > 1].append(parameter)
+        groups = [
+            {"params": views[True], "weight_decay": inner.weight_decay},
+            {"params": views[False], "weight_decay": 0.0},
+        ]
+        made = torch.optim.AdamW(groups, lr=inner.lr, betas=(inner.beta1, inner.beta2), eps=inner.eps, fused=True)
+        parameters = dict(self._flat.module.named_parameters())
+        for slot in self._flat.layout.slots:
+            made.state[parameters[slot.name]] = {
+                "step": torch.zeros((), dtype=torch.float32, device=self._device),
+                "exp_avg": self._first[slot.start : slot.end].view(slot.shape),
+                "exp_avg_sq": self._second[slot.start : slot.end].view(slot.shape),
+            }
+        return made
+
+
+def choose_device(wish: str) -> str:
+    """``auto`` → the first GPU if PyTorch can use one, else the CPU. Raises OperatorError for what is not there."""
+    if wish == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    if wish == "cpu":
+        return wish
+    kind, _, index = wish.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()) or wish.endswith(":"):
+        raise OperatorError(f"--device {wish!r}: choose auto, cpu, cuda or cuda:<number>")
+    if not torch.cuda.is_available():
+        raise OperatorError(f"--device {wish}: PyTorch finds no usable GPU here; choose cpu, or install a CUDA build")
+    if int(index or 0) >= torch.cuda.device_count():
+        raise OperatorError(f"--device {wish}: this machine has {torch.cuda.device_count()} GPU(s), counted from 0")
+    return f"cuda:{index or 0}"
