@@ -50,7 +50,9 @@ def build_shard(spec: ModelSpec, shard: ShardLayers, vector: Vector | None = Non
     module.to_empty(device=device)
     module.model.rotary.fill()
     flat = bind(module, layout_of(spec, shard))
-    if vector is not None:
+    if vector is None:
+        flat.weights.zero_()
+    else:
         flat.replace(vector)
     return flat
 
