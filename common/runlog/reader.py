@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from common import keys
 from common.errors import Rejected
 from common.runlog.casput import MAX_READ_BYTES
-from common.runlog.entries import decode_entry
+from common.runlog.entries import Genesis, decode_entry
 from common.runlog.replay import Step, apply, begin
 from common.runlog.state import RunState
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
@@ -54,9 +54,7 @@ def walk(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> Iterator
     if state is None:
         first = read_slot(0)
         if first is None:
-            raise Rejected(
-                "no_genesis", f"run {spec.run} has no log here: its owner starts it with `brigade run create`"
-            )
+            raise _no_genesis(spec.run)
         state = begin(spec, first)
         yield Step(state, decode_entry(first, spec.run), None)
     while (slot := read_slot(state.next_seq)) is not None:
@@ -83,3 +81,22 @@ def load_run(reader: ObjectReader, run: str, spec_sha256: Sha256) -> RunSpec:
     if spec.run != run:
         raise Rejected("wrong_run", f"the spec stored for run {run} is that of run {spec.run}")
     return spec
+
+
+def spec_hash_of_log(reader: ObjectReader, run: str) -> Sha256:
+    """The spec's hash that the genesis names: what there is to go by without the chain.
+
+    Raises ``Rejected``: ``no_genesis``, ``bad_genesis``, or the decoder's codes; and ``Retryable``.
+    """
+    try:
+        slot = reader.fetch(keys.log_key(run, 0), max_bytes=MAX_READ_BYTES)
+    except ObjectMissing:
+        raise _no_genesis(run) from None
+    data = decode_entry(slot, run).data
+    if not isinstance(data, Genesis):
+        raise Rejected("bad_genesis", f"the log of run {run} does not begin with a genesis")
+    return data.spec_sha256
+
+
+def _no_genesis(run: str) -> Rejected:
+    return Rejected("no_genesis", f"run {run} has no log here: its owner starts it with `brigade run create`")

@@ -20,11 +20,11 @@ from common.records import MAX_MANIFEST_BYTES, StoredSubmission
 from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
 from common.runlog.casput import MAX_READ_BYTES
-from common.runlog.entries import Genesis, PlanMember, RoundFrozen, decode_entry
+from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.materialise import load_snapshot
 from common.runlog.proving import ProvingReader, VerifyError
-from common.runlog.reader import walk
+from common.runlog.reader import spec_hash_of_log, walk
 from common.runlog.remerge import ShardMemory, remerge
 from common.runlog.state import RevisionNode, RunState
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
@@ -107,12 +107,8 @@ def _naming(key: str) -> Iterator[None]:
 
 
 def _spec_hash_of_genesis(work: _Work) -> Sha256:
-    key = keys.log_key(work.run, 0)
-    with _naming(key):
-        data = decode_entry(work.reader.fetch(key, max_bytes=MAX_READ_BYTES), work.run).data
-        if not isinstance(data, Genesis):
-            raise Rejected("bad_genesis", "the log does not begin with a genesis")
-    return data.spec_sha256
+    with _naming(keys.log_key(work.run, 0)):
+        return spec_hash_of_log(work.reader, work.run)
 
 
 def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:

@@ -1,0 +1,189 @@
+"""``brigade run``: look at a run, read its log, prove it, export its weights."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common import timeouts
+from common.errors import OperatorError, Retryable
+from common.model.export import export_hf
+from common.runlog.materialise import materialise
+from common.runlog.reader import LogReader
+from common.runlog.state import RunState
+from common.runlog.story import HEADING, as_json, tell
+from common.runlog.verify import VerifyReport, verify_run
+from common.spec import describe_spec, spec_hash
+from common.units import Revision
+from validator.run_place import Asked, Place, find
+
+app = typer.Typer(no_args_is_help=True, help="Look at a run, read its log, prove it, export its weights.")
+
+Folder = Annotated[
+    Path | None, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of `brigade up`; default ./brigade-run.")
+]
+Run = Annotated[str | None, typer.Option("--run", envvar="BRIGADE_RUN", help="Name of the run; --dir knows its own.")]
+Endpoint = Annotated[
+    str | None, typer.Option(envvar="BRIGADE_STORAGE_ENDPOINT", help="The bucket's S3 endpoint, instead of --dir.")
+]
+Bucket = Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_BUCKET", help="The bucket's name.")]
+Prefix = Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_PREFIX", help="Where in the bucket.")]
+Region = Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_REGION", help="R2 wants auto.")]
+AccessKey = Annotated[
+    str | None, typer.Option(envvar="BRIGADE_STORAGE_ACCESS_KEY", help="Not needed to read a public bucket.")
+]
+SecretKey = Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_SECRET_KEY", help="Better in the environment.")]
+SpecHash = Annotated[
+    str | None,
+    typer.Option("--spec-sha256", envvar="BRIGADE_SPEC_SHA256", help="What the spec must hash to, as on chain."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@app.command()
+def show(
+    folder: Folder = None,
+    run: Run = None,
+    endpoint: Endpoint = None,
+    bucket: Bucket = None,
+    prefix: Prefix = "",
+    region: Region = "us-east-1",
+    access_key: AccessKey = None,
+    secret_key: SecretKey = None,
+    spec_sha256: SpecHash = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Print the run's spec."""
+    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    spec = place.spec()
+    if as_json_:
+        typer.echo(json.dumps({"spec_sha256": spec_hash(spec), "spec": describe_spec(spec)}))
+        return
+    typer.echo(f"spec {spec_hash(spec)}")
+    for line in _outline(describe_spec(spec)):
+        typer.echo(line)
+
+
+@app.command()
+def log(
+    folder: Folder = None,
+    run: Run = None,
+    endpoint: Endpoint = None,
+    bucket: Bucket = None,
+    prefix: Prefix = "",
+    region: Region = "us-east-1",
+    access_key: AccessKey = None,
+    secret_key: SecretKey = None,
+    spec_sha256: SpecHash = None,
+    as_json_: AsJson = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written from now on.")] = False,
+) -> None:
+    """Tell the run's story: every entry of its log, who wrote it, why, and what it cost."""
+    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    reader = LogReader(place.reader, place.spec())
+    if not as_json_:
+        typer.echo(HEADING)
+    state = tell_new(reader, None, typer.echo, as_json_)
+    while follow:
+        time.sleep(timeouts.WAIT_POLL_S)
+        try:
+            state = tell_new(reader, state, typer.echo, as_json_)
+        except Retryable as fault:
+            typer.echo(f"waiting for the storage: {fault}", err=True)
+
+
+@app.command()
+def verify(
+    folder: Folder = None,
+    run: Run = None,
+    endpoint: Endpoint = None,
+    bucket: Bucket = None,
+    prefix: Prefix = "",
+    region: Region = "us-east-1",
+    access_key: AccessKey = None,
+    secret_key: SecretKey = None,
+    spec_sha256: SpecHash = None,
+) -> None:
+    """Prove everything in the run's bucket; exit 1 at the first wrong thing, naming it."""
+    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    if place.spec_sha256 is None:
+        typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
+    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo)):
+        typer.echo(line)
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Option(help="Folder to write model.safetensors and config.json into.")],
+    folder: Folder = None,
+    run: Run = None,
+    endpoint: Endpoint = None,
+    bucket: Bucket = None,
+    prefix: Prefix = "",
+    region: Region = "us-east-1",
+    access_key: AccessKey = None,
+    secret_key: SecretKey = None,
+    spec_sha256: SpecHash = None,
+    revision: Annotated[int | None, typer.Option(min=0, help="Which revision; by default the head.")] = None,
+) -> None:
+    """Write a revision as a folder that `transformers` loads as a Llama model."""
+    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    export_revision(place, out, revision)
+
+
+def tell_new(
+    reader: LogReader, state: RunState | None, echo: Callable[[str], Any], for_programs: bool
+) -> RunState | None:
+    """Print a line for each slot after ``state``; the state after them."""
+    for step in reader.steps(state):
+        echo(json.dumps(as_json(step)) if for_programs else tell(step, state).text())
+        state = step.state
+    return state
+
+
+def export_revision(place: Place, out: Path, revision: int | None) -> None:
+    """Materialise and write. Raises OperatorError for a revision that the log does not know."""
+    spec = place.spec()
+    state = LogReader(place.reader, spec).catch_up()
+    wanted = state.head if revision is None else Revision(revision)
+    if wanted not in state.revisions:
+        raise OperatorError(f"--revision {wanted}: the run has revisions 0 to {state.next_revision - 1}")
+    built = materialise(place.reader, state, wanted)
+    for note in built.notes:
+        typer.echo(note, err=True)
+    export_hf(spec.model, [shard.weights for shard in built.shards], out)
+    typer.echo(f"revision {wanted} ({state.revisions[wanted].sha256}) is in {out}")
+
+
+def summary(report: VerifyReport) -> list[str]:
+    """What a verification found right, in lines."""
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(report.objects.items()))
+    lines = [f"checked {sum(report.objects.values())} objects: {counts}"]
+    if report.voids:
+        stale = ", ".join(f"{count} {code}" for code, count in sorted(report.voids.items()))
+        lines.append(f"stale entries, passed over by every reader: {stale}")
+    lines += [f"rejected and not in the bucket: {key}" for key in report.absent]
+    lines += [f"nothing refers to: {key}" for key in report.unreferenced]
+    head = report.state.head_node
+    return [*lines, f"run {report.state.run} is whole: head is revision {head.revision}, {head.sha256}"]
+
+
+def _outline(table: dict[str, Any], indent: str = "") -> list[str]:
+    lines: list[str] = []
+    for name, value in table.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}", *_outline(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name:<24} {_value(value)}")
+    return lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
