@@ -38,14 +38,14 @@ class SampleStream:
 
     def batch(self, start: int, count: int) -> Samples:
         """Samples ``start`` to ``start + count``, int64 [count, seq_len + 1]."""
-        return np.stack([self.sample(index) for index in range(start, start + count)])
+        return _stack([self.sample(index) for index in range(start, start + count)], self.seq_len)
 
 
 def unseen_batch(dataset: Dataset, seed: Sha256, count: int, seq_len: int) -> Samples:
     """Training samples unknown before ``seed``, the hash of the frozen plan, was: int64 [count, seq_len + 1]."""
     _require_tokens(dataset.train, seq_len, "train")
     facts = f"brigade/1/unseen\n{dataset.id}\n{seed}"
-    return np.stack([_draw(dataset.train, facts, index, seq_len) for index in range(count)])
+    return _stack([_draw(dataset.train, facts, index, seq_len) for index in range(count)], seq_len)
 
 
 def heldout_batches(dataset: Dataset, count: int, seq_len: int) -> Samples:
@@ -53,7 +53,7 @@ def heldout_batches(dataset: Dataset, count: int, seq_len: int) -> Samples:
     _require_tokens(dataset.heldout, seq_len, "held-out")
     last = dataset.heldout.total - (seq_len + 1)
     starts = [index * last // max(1, count - 1) for index in range(count)]
-    return np.stack([dataset.heldout.read(start, seq_len + 1) for start in starts])
+    return _stack([dataset.heldout.read(start, seq_len + 1) for start in starts], seq_len)
 
 
 def _draw(tokens: TokenSequence, facts: str, index: int, seq_len: int) -> Samples:
@@ -61,6 +61,11 @@ def _draw(tokens: TokenSequence, facts: str, index: int, seq_len: int) -> Sample
     digest = hashlib.sha256(f"{facts}\n{index}".encode("ascii")).digest()
     start = int.from_bytes(digest[:16], "big") % (tokens.total - seq_len)
     return tokens.read(start, seq_len + 1)
+
+
+def _stack(samples: list[Samples], seq_len: int) -> Samples:
+    """[count, seq_len + 1], also where count is 0."""
+    return np.array(samples, dtype=np.int64).reshape(len(samples), seq_len + 1)
 
 
 def _require_tokens(tokens: TokenSequence, seq_len: int, name: str) -> None:

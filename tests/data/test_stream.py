@@ -68,6 +68,11 @@ def test_any_part_can_be_drawn_alone() -> None:
     assert np.array_equal(stream().sample(10**12), stream().batch(10**12, 1)[0])
 
 
+def test_no_samples_are_an_empty_batch() -> None:
+    for empty in (stream().batch(7, 0), unseen_batch(DATA, BASE, 0, SEQ_LEN), heldout_batches(DATA, 0, SEQ_LEN)):
+        assert empty.shape == (0, SEQ_LEN + 1)
+
+
 def test_every_fact_changes_the_stream() -> None:
     streams = [stream(), stream(base="2" * 64), stream(round_id=4), stream(hotkey="bob")]
     starts = {tuple(s.batch(0, 8)[:, 0].tolist()) for s in streams}
