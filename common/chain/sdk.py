@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,10 +29,10 @@ from common.chain.port import (
     Endpoint,
     Hyperparameters,
     Metagraph,
-    Neuron,
     check_endpoint,
     rao,
 )
+from common.chain.sdk_decode import neuron, raw_fields, seconds
 from common.chain.wallets import DevWallet, Wallet
 from common.chain.weights import check_vector
 from common.errors import BrigadeError, Fatal, Rejected, Retryable
@@ -52,7 +51,8 @@ SDK_FILES = {  # variable → what the SDK would otherwise keep in the home fold
     "BTCLI_TOKEN_SYMBOLS_CACHE": "token-symbols.json",
 }
 POOL_RACES = frozenset(
-    "Stale Future PriorityTooLow AlreadyImported Dropped Usurped Retracted Invalid FinalityTimeout".split()
+    {"Stale", "Future", "PriorityTooLow", "AlreadyImported", "Dropped", "Usurped", "Retracted", "Invalid"}
+    | {"FinalityTimeout"}
 )
 
 
@@ -107,7 +107,7 @@ class SdkChain:
             raise Retryable(f"no answer from the chain at {self.url} in {self._timeout_s:g} s{unsure}") from None
         except (bt.RpcConnectionError, bt.ConnectionNotReady, OSError) as error:
             await self.close()
-            wait_s = _seconds(getattr(error, "retry_after", None))
+            wait_s = seconds(getattr(error, "retry_after", None))
             raise Retryable(f"no connection to the chain at {self.url}: {error}{unsure}", wait_s) from None
         except bt.ChainError as error:
             if not _is_refusal(error):
@@ -116,7 +116,7 @@ class SdkChain:
         except bt.BittensorError as error:
             raise Rejected("invalid_argument", str(error)) from None
         except ValueError as error:
-            raise _version_skew(error) from None
+            raise _value_error(error) from None
 
     # -- reads -----------------------------------------------------------------------------------------------
 
@@ -126,19 +126,15 @@ class SdkChain:
 
     async def genesis_hash(self) -> str:
         """See ``ChainPort``."""
-
-        async def read(client: bt.Client) -> str:
-            info = await client.block_info(0)
-            return str(info.hash if info else "")
-
-        return await self._run(read)
+        # Not block_info(0), which would fetch the metadata of the chain's first runtime.
+        return await self._run(lambda client: client._substrate.block_hash(0))
 
     async def metagraph(self, netuid: int) -> Metagraph:
         """See ``ChainPort``."""
         graph = await self._run(lambda client: fetch_metagraph(client, netuid, commitments=False))
         if graph is None:
             raise self._no_subnet(netuid)
-        return Metagraph(netuid, graph.block, tuple(_neuron(row) for row in graph.neurons))
+        return Metagraph(netuid, graph.block, tuple(neuron(row) for row in graph.neurons))
 
     async def subnet_owner_hotkey(self, netuid: int) -> Hotkey:
         """See ``ChainPort``."""
@@ -161,15 +157,16 @@ class SdkChain:
             names = (*items, "CommitRevealWeightsEnabled", "NetworksAdded")
             return await asyncio.gather(*(view.query(("SubtensorModule", name), [netuid]) for name in names))
 
-        *numbers, commit_reveal, exists = await self._run(read)
+        tempo, rate_limit, version_key, min_weights, max_weight, commit_reveal, exists = await self._run(read)
         if not exists:
             raise self._no_subnet(netuid)
-        return Hyperparameters(*(int(number) for number in numbers), commit_reveal=bool(commit_reveal))
+        numbers = (int(tempo), int(rate_limit), int(version_key), int(min_weights), int(max_weight))
+        return Hyperparameters(*numbers, commit_reveal=bool(commit_reveal))
 
     async def commitment(self, netuid: int, hotkey: Hotkey) -> tuple[bytes, ...] | None:
         """See ``ChainPort``."""
         record = await self._run(lambda client: client.query(("Commitments", "CommitmentOf"), [netuid, hotkey]))
-        return None if record is None else _raw_fields(record)
+        return None if record is None else raw_fields(record)
 
     async def weights(self, netuid: int) -> dict[Uid, dict[Uid, int]]:
         """See ``ChainPort``."""
@@ -235,9 +232,7 @@ class SdkChain:
             await self._execute(lambda: bt.SetWeights(netuid=netuid, weights=floats, version_key=version_key))
             return
         vector = {"dests": [int(uid) for uid in weights], "weights": [int(value) for value in weights.values()]}
-        call = bt.calls.SubtensorModule.set_mechanism_weights(
-            netuid=netuid, mecid=0, version_key=version_key, **vector
-        )
+        call = bt.calls.SubtensorModule.set_mechanism_weights(netuid=netuid, mecid=0, version_key=version_key, **vector)
         try:
             await self._submit(call, "hotkey")
         except Fatal:  # a runtime from before mechanisms
@@ -302,8 +297,9 @@ class SdkChain:
 
     async def _sudo(self, calls: list[Any]) -> None:
         async def compose(client: bt.Client) -> Any:
-            inner = [await client.compose(call) for call in calls]
-            return await client.compose(bt.calls.Utility.batch_all(calls=inner))
+            composer: Any = client  # its compose has no types
+            inner = [await composer.compose(call) for call in calls]
+            return await composer.compose(bt.calls.Utility.batch_all(calls=inner))
 
         await self._submit(bt.calls.Sudo.sudo(call=await self._run(compose)), "coldkey")
 
@@ -355,42 +351,8 @@ def _translated(error: bt.ChainError, unsure: str) -> BrigadeError:
     return Rejected(str(error.code.value), text)
 
 
-def _version_skew(error: ValueError) -> Fatal:
-    return Fatal(f"the chain's runtime does not fit the Bittensor SDK {bt.__version__} ({error}): update brigade")
-
-
-def _seconds(text: Any) -> float | None:
-    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*", str(text)) if text is not None else None
-    return float(match.group(1)) if match else None
-
-
-def _neuron(row: Any) -> Neuron:
-    return Neuron(
-        uid=Uid(row.uid),
-        hotkey=Hotkey(row.hotkey),
-        coldkey=Coldkey(row.coldkey),
-        registered_block=row.block_at_registration,
-        validator_permit=row.validator_permit,
-        active=row.active,
-        stake_rao=row.total_stake.rao,
-        incentive=row.incentive,
-        last_update_block=row.last_update,
-        endpoint=_endpoint(row.axon),
-    )
-
-
-def _endpoint(axon: str | None) -> Endpoint | None:
-    if axon is None:
-        return None
-    ip, _, port = axon.rpartition(":")
-    return Endpoint(ip.strip("[]"), int(port))
-
-
-def _raw_fields(record: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """The bytes of the Raw0 … Raw128 fields, in order."""
-    fields: list[bytes] = []
-    for field in record["info"]["fields"]:
-        for kind, value in field.items() if isinstance(field, dict) else ():
-            if re.fullmatch(r"Raw\d+", kind):
-                fields.append(bytes.fromhex(value[2:]) if isinstance(value, str) else bytes(value))
-    return tuple(fields)
+def _value_error(error: ValueError) -> BrigadeError:
+    """The SDK raises ValueErrors for names that the runtime lacks and for arguments that don't encode."""
+    if any(sign in str(error) for sign in ("not found", "missing call param")):
+        return Fatal(f"the chain's runtime does not fit the Bittensor SDK {bt.__version__} ({error}): update brigade")
+    return Rejected("invalid_argument", str(error))

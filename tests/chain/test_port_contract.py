@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.chain.conftest import Bench, async_test
 
 from common.chain.port import Endpoint
 from common.chain.wallets import DevWallet
 from common.errors import Rejected, Retryable
 from common.units import Uid
+from tests.chain.support import Bench, async_test
 
 TIMEOUT_S = 20.0
 
@@ -32,7 +32,8 @@ async def test_registered_hotkeys_get_seats_and_pay(bench: Bench) -> None:
     graph = await bench.port().metagraph(netuid)
     assert [n.hotkey for n in graph.neurons[1:]] == [miner.hotkey_ss58 for miner in miners]
     blocks = [n.registered_block for n in graph.neurons]
-    assert blocks == sorted(blocks) and blocks[-1] <= graph.block
+    assert blocks == sorted(blocks)
+    assert blocks[-1] <= graph.block
     assert 9 * 10**9 < await bench.port().balance_rao(miners[0].coldkey_ss58) < 10 * 10**9
 
 
@@ -131,7 +132,7 @@ async def test_weights_are_on_chain_exactly(bench: Bench) -> None:
     assert await bench.port().weights(netuid) == {Uid(0): vector}
     await port.wait_for_block(await port.next_epoch_block(netuid), TIMEOUT_S)
     neurons = (await port.metagraph(netuid)).neurons
-    assert neurons[0].validator_permit and not neurons[1].validator_permit
+    assert [neuron.validator_permit for neuron in neurons] == [True, False, False, False]
     assert neurons[1].incentive > neurons[2].incentive > 0
     assert abs(sum(neuron.incentive for neuron in neurons) - 1) < 1e-3
 

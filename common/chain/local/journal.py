@@ -61,9 +61,7 @@ class BlockRecord:
             digest=bytes.fromhex(raw["digest"]),
             extrinsics=tuple(bytes.fromhex(extrinsic) for extrinsic in raw["extrinsics"]),
             events=bytes.fromhex(raw["events"]),
-            changes={
-                bytes.fromhex(k): None if v is None else bytes.fromhex(v) for k, v in raw["changes"].items()
-            },
+            changes={bytes.fromhex(k): None if v is None else bytes.fromhex(v) for k, v in raw["changes"].items()},
         )
 
 
@@ -84,7 +82,7 @@ class Journal:
         """Write and fsync. The block exists when this returns."""
         line = record.to_line()
         if self._file.write(line) != len(line):
-            raise OSError("the disk is full: free some space and restart the chain")
+            raise OSError("the disk is full")
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

@@ -46,20 +46,24 @@ class Node:
         self._listeners: set[HeadListener] = set()
 
     async def run(self) -> None:
-        """Make blocks until cancelled. An ``OSError`` of the disk ends it: what isn't durable isn't told."""
+        """Make blocks until cancelled. ``SetupError`` when the disk fails: what isn't durable isn't told."""
         while True:
             await asyncio.sleep(self.clock.wait_s(self.chain.head + 1))
             if self.clock.number() > self.chain.head:
-                await self._make_block(self.clock.number())
+                await self.make_block(self.clock.number())
 
-    async def _make_block(self, number: int) -> None:
+    async def make_block(self, number: int) -> None:
+        """Make block ``number`` of what the pool has; it is durable before anybody hears of it."""
         taken = list(self.pool.take(self.chain.state(number)))
         record = self.chain.build(number, [waiting.extrinsic for waiting in taken])
         if record is None:
             self.chain.advance(number)
         else:
             # On a thread, so that reads are served while the disk works; the head moves only afterwards.
-            await asyncio.to_thread(self._journal.append, record)
+            try:
+                await asyncio.to_thread(self._journal.append, record)
+            except OSError as error:
+                raise SetupError(f"cannot write the chain's state ({error}): free some space and restart") from None
             self.chain.adopt(record)
         self.pool.settle()
         self._tell(taken)

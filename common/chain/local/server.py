@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,10 @@ MAX_FRAME_BYTES = 4 << 20
 MAX_BATCH = 100
 MAX_QUEUED = 4096
 MAX_SUBSCRIPTIONS = 256
+
+# Whoever probes the port makes websockets log an error with a traceback; it says nothing to an operator.
+_handshakes = logging.getLogger("brigade.chain.websockets")
+_handshakes.setLevel(logging.CRITICAL)
 
 
 class Connection:
@@ -156,7 +161,8 @@ async def listen(node: Node, host: str, port: int) -> Server:
     async def handle(socket: ServerConnection) -> None:
         await _handle(node, socket)
 
-    return await serve(handle, host, port, max_size=MAX_FRAME_BYTES, ping_interval=None, compression=None)
+    options: dict[str, Any] = {"max_size": MAX_FRAME_BYTES, "ping_interval": None, "compression": None}
+    return await serve(handle, host, port, logger=_handshakes, **options)
 
 
 def bound_port(server: Server) -> int:

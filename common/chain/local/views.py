@@ -77,6 +77,10 @@ HYPERPARAMETERS = {  # name → (kind of HyperparamValue, storage item)
     "commit_reveal_period": ("U64", "RevealPeriodEpochs"),
     "commit_reveal_weights_enabled": ("Bool", "CommitRevealWeightsEnabled"),
 }
+DYNAMIC_FIELDS = (
+    *("netuid", "owner_hotkey", "owner_coldkey", "tempo", "last_step", "blocks_since_last_step"),
+    *("alpha_in", "alpha_out", "tao_in", "network_registered_at"),
+)
 
 
 def subnet_name(netuid: int) -> list[int]:
@@ -108,7 +112,7 @@ def metagraph(state: State, netuid: int) -> dict[str, Any] | None:
         "total_stake": [state.stake_rao(netuid, hotkey) for hotkey in seats],
     }
     registered = [state.get("BlockAtRegistration", netuid, uid) for uid in range(len(seats))]
-    return fields | stakes | {
+    seated = {
         "netuid": netuid,
         "name": subnet_name(netuid),
         "symbol": list(bytes_of(state.get("TokenSymbol", netuid))),
@@ -123,6 +127,7 @@ def metagraph(state: State, netuid: int) -> dict[str, Any] | None:
         "trust": [0] * len(seats),
         "rank": [0] * len(seats),
     }
+    return fields | stakes | seated
 
 
 def bytes_of(value: Any) -> bytes:
@@ -137,9 +142,10 @@ def dynamic_info(state: State, netuid: int) -> dict[str, Any] | None:
     graph = metagraph(state, netuid)
     if graph is None:
         return None
-    shared = ("netuid", "owner_hotkey", "owner_coldkey", "tempo", "last_step", "blocks_since_last_step", "alpha_in")
-    shared += ("alpha_out", "tao_in", "network_registered_at")
-    return {name: graph[name] for name in shared} | {"subnet_name": graph["name"], "token_symbol": graph["symbol"]}
+    return {name: graph[name] for name in DYNAMIC_FIELDS} | {
+        "subnet_name": graph["name"],
+        "token_symbol": graph["symbol"],
+    }
 
 
 def neuron(state: State, netuid: int, uid: int, with_weights: bool) -> dict[str, Any]:
@@ -149,11 +155,12 @@ def neuron(state: State, netuid: int, uid: int, with_weights: bool) -> dict[str,
     columns = {name.lower(): state.get(name, netuid)[uid] for name in PER_UID_VECTORS if name != "ValidatorTrust"}
     columns["validator_permit"] = columns.pop("validatorpermit")
     identity = {"hotkey": hotkey, "coldkey": coldkey, "uid": uid, "netuid": netuid}
-    info = columns | identity | {
+    published = {
         "axon_info": axon(state, netuid, hotkey),
         "stake": [(coldkey, state.stake_rao(netuid, hotkey))],
         "last_update": state.get("LastUpdate", netuid)[uid],
     }
+    info = columns | identity | published
     return info | {"weights": state.get("Weights", netuid, uid), "bonds": []} if with_weights else info
 
 

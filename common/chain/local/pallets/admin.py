@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from common.chain.local.dispatch import Context, DispatchFailed, call
-from common.chain.local.dispatch import HANDLERS
+from common.chain.local.dispatch import HANDLERS, Context, DispatchFailed, call
 
 
 @dataclass(frozen=True)

@@ -35,24 +35,28 @@ def withdraw(ctx: Context, account: str, amount_rao: int, error: Any) -> None:
 
 
 @call("Balances", "transfer_keep_alive", "transfer_allow_death")
-def transfer(ctx: Context, dest: str, value: int) -> None:
-    """Move ``value`` rao."""
+def transfer(ctx: Context, dest: Any, value: int) -> None:
+    """Move ``value`` rao to an account given by its id; other kinds of address name nobody here."""
     source = ctx.signer()
+    if not isinstance(dest, str):
+        raise DispatchFailed("CannotLookup")
     withdraw(ctx, source, value, FUNDS_UNAVAILABLE)
     credit(ctx.state, dest, value)
     ctx.emit("Balances.Transfer", {"from": source, "to": dest, "amount": value})
 
 
 @call("Balances", "transfer_all")
-def transfer_all(ctx: Context, dest: str, keep_alive: bool) -> None:
+def transfer_all(ctx: Context, dest: Any, keep_alive: bool) -> None:
     """Move all but the existential deposit."""
     del keep_alive  # accounts are never reaped here
-    transfer(ctx, dest, free_rao(ctx.state, ctx.signer()) - EXISTENTIAL_DEPOSIT_RAO)
+    transfer(ctx, dest, max(0, free_rao(ctx.state, ctx.signer()) - EXISTENTIAL_DEPOSIT_RAO))
 
 
 @call("Balances", "force_set_balance")
-def force_set_balance(ctx: Context, who: str, new_free: int) -> None:
+def force_set_balance(ctx: Context, who: Any, new_free: int) -> None:
     """Sudo: set a free balance."""
     ctx.require_root()
+    if not isinstance(who, str):
+        raise DispatchFailed("CannotLookup")
     credit(ctx.state, who, new_free - free_rao(ctx.state, who))
     ctx.emit("Balances.BalanceSet", {"who": who, "free": new_free})
