@@ -20,9 +20,11 @@ from common.runlog.story import HEADING, as_json, tell
 from common.runlog.verify import VerifyReport, verify_run
 from common.spec import describe_spec, spec_hash
 from common.units import Revision
+from validator.run_create import create
 from validator.run_place import Asked, Place, find
 
-app = typer.Typer(no_args_is_help=True, help="Look at a run, read its log, prove it, export its weights.")
+app = typer.Typer(no_args_is_help=True, help="Create a run, look at it, read its log, prove it, export its weights.")
+app.command()(create)
 
 Folder = Annotated[
     Path | None, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of `brigade up`; default ./brigade-run.")

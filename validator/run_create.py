@@ -19,7 +19,6 @@ from common import keys
 from common.chain.commitment import RunLocation
 from common.chain.commitment import encode as encode_location
 from common.chain.port import ChainPort
-from common.chain.sdk import SdkChain
 from common.chain.wallets import open_wallet
 from common.clock import Clock, SystemClock
 from common.data.index import INDEX_NAME, MAX_INDEX_BYTES, DatasetIndex, decode_index
@@ -142,12 +141,13 @@ def create(
     owner = KeypairSigner(keys_of_owner.hotkey)
     spec = make_spec(choices, netuid, owner.hotkey, [Hotkey(v) for v in validator], dataset, index.tokenizer)
     start_run(S3Store(config), spec, data, owner, SystemClock(), typer.echo)
-    connection = SdkChain(chain, keys_of_owner)
-    asyncio.run(_publish(connection, netuid, owner.hotkey, location_of(spec, config)))
+    from common.chain.sdk import SdkChain  # takes half a second, which the other commands of `run` need not wait for
+
+    asyncio.run(_publish(SdkChain(chain, keys_of_owner), netuid, owner.hotkey, location_of(spec, config)))
     typer.echo(f"spec {spec_hash(spec)}")
 
 
-async def _publish(chain: SdkChain, netuid: int, owner: Hotkey, location: RunLocation) -> None:
+async def _publish(chain: ChainPort, netuid: int, owner: Hotkey, location: RunLocation) -> None:
     try:
         found = await chain.subnet_owner_hotkey(netuid)
         if found != owner:

@@ -102,14 +102,13 @@ def _run(settings: Settings) -> int:
     clock = SystemClock()
     wallets = make_wallets(settings.folder.wallets, settings.miners)
     display = choose_display(settings.json_lines, wallets.names(), clock)
-    supervisor = Supervisor(clock, lambda name, text: _say_child(display, name, text))
+    supervisor = Supervisor(clock, lambda name, text: display.note(text, event="child", child=name))
     signals = _Signals(supervisor)
     run = LocalRun(settings, supervisor, display, wallets, clock, time.sleep, random.Random())
     try:
         signals.raise_from_now_on()
         return _train(settings, run, supervisor, display)
     except Stopped:
-        display.note("stopping", event="stopping")
         return 0 if settings.rounds is None else BAD_END
     finally:
         signals.end_at_once_from_now_on()
@@ -127,6 +126,7 @@ def _train(settings: Settings, run: LocalRun, supervisor: Supervisor, display: D
         with status_client() as client:
             watcher.until_done(lambda: fetch_status(client, ready.place.validator_url))
     except Stopped:
+        display.note("stopping", event="stopping")
         _summarise(settings, ready, watcher, display)
         raise
     return 0 if _summarise(settings, ready, watcher, display) else BAD_END
@@ -149,11 +149,6 @@ def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Disp
     write_private(settings.folder.summary, summary.to_json().encode())
     display.summary(summary)
     return summary
-
-
-def _say_child(display: Display, name: str, text: str) -> None:
-    logger.bind(event="child", child=name).warning(text)
-    display.note(text, event="child", child=name)
 
 
 class _Signals:

@@ -55,10 +55,6 @@ class Folder:
         return self.root / "chain"
 
     @property
-    def validator(self) -> Path:
-        return self.root / "validator"
-
-    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -73,9 +69,6 @@ class Folder:
     @property
     def summary(self) -> Path:
         return self.root / "summary.json"
-
-    def miner(self, name: str) -> Path:
-        return self.root / name
 
 
 @dataclass(frozen=True)
@@ -95,6 +88,8 @@ class Begun:
     block_time_s: float
     netuid: int | None = None
     """None until the subnet exists."""
+    spec_sha256: str | None = None
+    """What the chain holds; None until the run is created."""
 
 
 FIXED = {"preset": "--preset", "seed": "--seed", "density": "--density", "steps": "--steps", "data": "--data"}

@@ -95,7 +95,7 @@ def servers(settings: Settings, ports: Mapping[str, int]) -> list[ChildSpec]:
 def validator(settings: Settings, place: Place, until_revision: int | None, threads: int) -> ChildSpec:
     """The validator: leads, merges, scores, sets weights."""
     folder = settings.folder
-    flags = ("validator", "start", *_identity(settings, place, "validator"), "--dir", str(folder.validator))
+    flags = ("validator", "start", *_identity(settings, place, "validator"), "--dir", str(folder.root))
     flags += ("--storage", str(folder.storage_config), "--host", SERVED_IP, "--port", str(place.ports["validator"]))
     flags += ("--cache", str(folder.cache), "--threads", str(threads))
     if until_revision is not None:
@@ -106,7 +106,7 @@ def validator(settings: Settings, place: Place, until_revision: int | None, thre
 def miner(settings: Settings, place: Place, name: str, threads: int) -> ChildSpec:
     """One miner."""
     folder = settings.folder
-    flags = ("miner", "start", *_identity(settings, place, name), "--dir", str(folder.miner(name)))
+    flags = ("miner", "start", *_identity(settings, place, name), "--dir", str(folder.root))
     flags += ("--cache", str(folder.cache), "--device", settings.device, "--threads", str(threads))
     flags += ("--allow-private",)
     return _child(settings, name, flags, MINER_ORDER, threads)

@@ -26,7 +26,7 @@ from common.data.tokenizer import tokenizer_named
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.identity import KeypairSigner
 from common.runlog.state import RunState
-from common.spec import RunSpec
+from common.spec import RunSpec, spec_hash
 from common.store.config import load_config
 from common.store.s3 import S3Store
 from common.timeouts import WAIT_POLL_S
@@ -87,9 +87,10 @@ class LocalRun:
         self._prepare_data()
         store = self._storage()
         netuid = self._chain(ports)
-        save_begun(dataclasses.replace(begun, netuid=netuid), self._settings.folder.run)
         place = Place(netuid, ports)
         spec, state = self._create(store, place, begun)
+        known = dataclasses.replace(begun, netuid=netuid, spec_sha256=spec_hash(spec))
+        save_begun(known, self._settings.folder.run)
         rounds = self._settings.rounds
         until = None if rounds is None else Revision(state.head + rounds)
         self._start_workers(place, until)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
+from loguru import logger
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -51,10 +52,10 @@ Names = Mapping[Hotkey, str]
 
 
 def choose_display(json_lines: bool, names: Names, clock: Clock, out: TextIO = sys.stdout) -> Display:
-    """JSON lines when asked for, a live table on a terminal, plain lines elsewhere."""
+    """JSON lines when asked for, a live table on a terminal, plain lines elsewhere; notes also go to the log."""
     if json_lines:
-        return JsonLines(out, names, clock)
-    return LiveTable(Console(file=out), names) if out.isatty() else PlainLines(out, names, clock)
+        return _Noted(JsonLines(out, names, clock))
+    return _Noted(LiveTable(Console(file=out), names) if out.isatty() else PlainLines(out, names, clock))
 
 
 def headline(status: Status) -> str:
@@ -198,6 +199,18 @@ class JsonLines:
         at = datetime.fromtimestamp(self._clock.wall_ns() / 1e9, UTC).isoformat(timespec="milliseconds")
         line = {"schema": EVENT_SCHEMA, "at": at, "process": "up", **fields}
         print(json.dumps(line, ensure_ascii=False), file=self._out, flush=True)
+
+
+class _Noted:
+    """A display whose notes stand in this process's log as well."""
+
+    def __init__(self, inner: Display) -> None:
+        self._inner = inner
+        self.status, self.summary, self.close = inner.status, inner.summary, inner.close
+
+    def note(self, text: str, **fields: Any) -> None:
+        logger.bind(**fields).info(text)
+        self._inner.note(text, **fields)
 
 
 class _Due:
