@@ -1,0 +1,315 @@
+"""A run for miners to take part in: a bucket over plain HTTP, and a leader that does what the test says.
+
+One scripted server is both. It takes signed requests as a validator does and presigned puts as a store does; the log,
+the merge and the chain are the real ones (in memory). A test waits on what the miner is seen to do, never on time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from common import keys
+from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
+from common.chain import commitment
+from common.chain.commitment import RunLocation
+from common.chain.memory import MemoryWallet, MemoryWorld, Subnet
+from common.chain.port import Endpoint
+from common.clock import SystemClock
+from common.data.corpus import folder_corpus
+from common.data.prepare import prepare
+from common.data.tokenizer import ByteTokenizer
+from common.errors import Rejected
+from common.identity import KeypairSigner
+from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
+from common.runlog.entries import LeaderChanged, PlanMember, RoundAborted
+from common.spec import RunSpec, spec_hash
+from common.store.port import ObjectMissing
+from common.units import Coldkey, Hotkey, Uid, sha256_hex
+from common.wire import (
+    CompleteReply,
+    CompleteRequest,
+    ErrorReply,
+    Health,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    RoundView,
+    SubmissionReply,
+    SubmissionRequest,
+    UploadTarget,
+    parse,
+)
+from tests.runlog.support import ALICE, MINERS, opened, small_spec
+from tests.runlog.world import World, begin_world
+from tests.support.httpserver import Reply, Request, ScriptedServer
+
+NETUID = 2
+PATIENCE_S = 60.0  # a test that waits so long has failed
+MINER: KeypairSigner = MINERS[0]
+
+
+def prepare_spec(folder: Path) -> RunSpec:
+    """The small run on a few kilobytes of text, which is left in ``folder``/data."""
+    texts = folder / "texts"
+    texts.mkdir()
+    for number in range(80):
+        (texts / f"{number}.txt").write_text(f"Bucket {number} goes from hand to hand. " * 8)
+    made = prepare(folder_corpus(texts), ByteTokenizer(), folder / "data")
+    base = small_spec()
+    return replace(
+        base,
+        data=replace(base.data, dataset=made.dataset),
+        round=replace(base.round, heartbeat_s=0.02, member_timeout_s=1.0),
+    )
+
+
+@dataclass
+class Seen:
+    """What the miner did so far."""
+
+    beats: list[Heartbeat] = field(default_factory=list)
+    manifests: list[SubmissionRequest] = field(default_factory=list)
+    uploads: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+
+
+class Leader:
+    """``with Leader(folder) as leader:`` serves; ``leader.order`` is what heartbeats are answered with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spec = prepare_spec(folder)
+        self.world: World = begin_world(self.spec)
+        self._put_dataset(folder / "data")
+        self.order: str = "train"
+        self.instance = secrets.token_hex(8)
+        self.seen = Seen()
+        self.down = False
+        """No answer to API requests."""
+        self.store_down = False
+        self.refuse: dict[str, ErrorReply] = {}
+        """Path → answer with status 422, until removed."""
+        self._changed = threading.Condition()
+        self._submissions: dict[str, StoredSubmission] = {}
+        self._verifier = RequestVerifier(ALICE.hotkey, 0)
+        self._server = ScriptedServer(self._answer)
+
+    def __enter__(self) -> Leader:
+        self._server.__enter__()
+        self.chain = self._make_chain()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._server.__exit__(*raised)
+
+    # What a test does.
+
+    def wait_until(self, condition: Callable[[Seen], bool]) -> None:
+        """Block until what was seen fulfils ``condition``."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self.seen), PATIENCE_S), self.seen.beats[-1:]
+
+    def forget(self) -> None:
+        """Look at what comes from now on."""
+        with self._changed:
+            self.seen = Seen()
+
+    def open_round(self) -> None:
+        self.world.append(opened(self.world.state))
+        self.order = "train"
+
+    def commit(self, accept: bool = True) -> None:
+        """Plan what was handed in (with a steady member, so that a rejection leaves something) and commit."""
+        members = [self.world.submit(MINERS[1], 0)]
+        members += [_member(stored.manifest, stored.manifest_record.sha256, accept) for stored in self._of_round()]
+        self.world.commit(self.world.freeze(*members))
+
+    def abort(self) -> None:
+        opened_round = self.world.state.open_round
+        assert opened_round is not None
+        self.world.append(RoundAborted(opened_round.round, opened_round.base_revision, "no_quorum"))
+
+    def restart(self, keep_submissions: bool = False) -> None:
+        """Another process takes over: it knows what is in the bucket, and here that may be nothing."""
+        self.instance = secrets.token_hex(8)
+        self.world.append(LeaderChanged(self.instance), term=self.world.state.term + 1)
+        if not keep_submissions:
+            self._submissions = {}
+
+    def _of_round(self) -> list[StoredSubmission]:
+        current = self.world.state.open_round
+        assert current is not None
+        return [stored for stored in self._submissions.values() if stored.manifest.round == current.round]
+
+    # The server.
+
+    def _answer(self, request: Request) -> Reply:
+        with self._changed:
+            reply = self._route(request)
+            self._changed.notify_all()
+            return reply
+
+    def _route(self, request: Request) -> Reply:
+        if request.path.startswith("/brigade/"):
+            return self._bucket(request)
+        if self.down:
+            return Reply(503)
+        if request.path == "/v1/health":
+            return self._signed(request, 200, self._health())
+        try:
+            self._verifier.verify(request.headers, request.body, request.method, request.path, SystemClock().wall_ns())
+            if request.path in self.refuse:
+                return self._signed(request, 422, self.refuse[request.path])
+            return self._signed(request, 200, self._act(request))
+        except Rejected as error:
+            return self._signed(request, 422, ErrorReply(code=error.code, message=error.message))
+
+    def _act(self, request: Request) -> Message:
+        if request.path == "/v1/heartbeat":
+            return self._heartbeat(parse(Heartbeat, request.body))
+        if request.path == "/v1/submissions":
+            return self._submit(parse(SubmissionRequest, request.body))
+        return self._complete(parse(CompleteRequest, request.body))
+
+    def _heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
+        self.seen.beats.append(beat)
+        return HeartbeatReply(
+            server_ns=SystemClock().wall_ns(),
+            leader=ALICE.hotkey,
+            instance=self.instance,
+            term=self.world.state.term,
+            next_seq=self.world.state.next_seq,
+            round=self._round_view(),
+            delivered=False,
+            score=None,
+        )
+
+    def _round_view(self) -> RoundView | None:
+        current = self.world.state.open_round
+        if current is None:
+            return None
+        return RoundView(
+            round=current.round,
+            base_revision=current.base_revision,
+            phase="open",
+            instruction=self.order,  # type: ignore[arg-type]
+            seconds_left=10.0,
+            tokens=0,
+            target_tokens=self.spec.round.target_tokens,
+        )
+
+    def _submit(self, request: SubmissionRequest) -> SubmissionReply:
+        self.seen.manifests.append(request)
+        manifest, record = open_manifest(request.manifest, self.spec.run)
+        current = self.world.state.open_round
+        if current is None or manifest.round != current.round:
+            raise Rejected("round_closed", "no such round is open")
+        receipt = Receipt(
+            1, self.spec.run, ALICE.hotkey, manifest.round, manifest.shard, manifest.signer, record.sha256,
+            manifest.delta.sha256, self.world.state.term, received_ms=0,
+        )  # fmt: skip
+        signed = sign_receipt(receipt, ALICE)
+        self._submissions[manifest.delta.sha256] = StoredSubmission(manifest, receipt, record, signed)
+        headers = {"content-length": str(manifest.delta.size_bytes)}
+        target = UploadTarget(url=self._server.url(f"/brigade/{manifest.key}"), headers=headers, expires_in_s=10.0)
+        return SubmissionReply(receipt=signed.to_json(), upload=target)
+
+    def _complete(self, request: CompleteRequest) -> CompleteReply:
+        self.seen.completed.append(request.delta_sha256)
+        stored = self._submissions.get(request.delta_sha256)
+        if stored is None:
+            raise Rejected("not_announced", "post the manifest first")
+        self.world.store.put(stored.manifest.key.replace(".delta", ".json"), stored.encode())
+        return CompleteReply(accepted=True, code="", reason="as announced")
+
+    def _bucket(self, request: Request) -> Reply:
+        if self.store_down:
+            return Reply(503)
+        key = request.path.removeprefix("/brigade/")
+        if request.method == "PUT":
+            announced = self._submissions[key.rpartition("/")[2].removesuffix(".delta")].manifest.delta
+            assert (sha256_hex(request.body), len(request.body)) == (announced.sha256, announced.size_bytes)
+            self.world.store.put(key, request.body)
+            self.seen.uploads.append(key)
+            return Reply(200, headers={"etag": '"e"'})
+        try:
+            return Reply(200, self.world.store.get(key, max_bytes=1 << 30).body)
+        except ObjectMissing:
+            return Reply(403)
+
+    def _health(self) -> Health:
+        return Health(
+            run=self.spec.run,
+            spec_sha256=spec_hash(self.spec),
+            hotkey=ALICE.hotkey,
+            server_ns=SystemClock().wall_ns(),
+            leading=True,
+            version="0",
+        )
+
+    def _signed(self, request: Request, status: int, message: Message) -> Reply:
+        body = message.model_dump_json().encode()
+        nonce = request.headers.get("x-bittensor-nonce", "")
+        headers: dict[str, str | None] = {REPLY_SIGNATURE: sign_reply(ALICE, nonce, status, body)} if nonce else {}
+        return Reply(status, body, headers)
+
+    # The surroundings.
+
+    def _put_dataset(self, folder: Path) -> None:
+        dataset = self.spec.data.dataset
+        self.world.store.put(keys.dataset_index_key(dataset), (folder / "index.json").read_bytes())
+        for path in folder.glob("*.tokens"):
+            key = keys.dataset_file_key(dataset, sha256_hex(path.read_bytes()))
+            self.world.store.put(key, path.read_bytes())
+
+    def _make_chain(self) -> MemoryWorld:
+        """A subnet whose owner has committed this run, with Alice serving here and the miner registered."""
+        chain = MemoryWorld(Coldkey("sudo"))
+        location = RunLocation(
+            run=self.spec.run,
+            spec_sha256=spec_hash(self.spec),
+            endpoint=self._server.url(),
+            bucket="brigade",
+            prefix="",
+            public_read=True,
+        )
+        subnet = Subnet(Coldkey("owner"), Hotkey(self.spec.owner), last_epoch_block=0)
+        chain.subnets[NETUID] = subnet
+        subnet.commitments[Hotkey(self.spec.owner)] = commitment.encode(location)
+        for signer in (ALICE, *MINERS):
+            chain.balances_rao[Coldkey(signer.hotkey)] = 10**12
+            _register(chain, signer)
+        port = int(self._server.url().rpartition(":")[2])
+        subnet.neurons[0] = replace(subnet.neurons[0], endpoint=Endpoint("127.0.0.1", port))
+        return chain
+
+
+def _register(chain: MemoryWorld, signer: KeypairSigner) -> None:
+    """A seat, without waiting for blocks."""
+    from common.chain.memory import _seat
+
+    _seat(chain.subnets[NETUID], MemoryWallet(signer.hotkey, Coldkey(signer.hotkey)), block=1)
+
+
+def _member(manifest: Manifest, manifest_sha256: str, accept: bool) -> PlanMember:
+    return PlanMember(
+        shard=manifest.shard,
+        hotkey=manifest.signer,
+        uid=Uid(1),
+        registered_block=1,
+        delta=manifest.delta,
+        manifest_sha256=manifest_sha256,  # type: ignore[arg-type]
+        tokens_claimed=manifest.tokens,
+        tokens=manifest.tokens if accept else 0,
+        decision="accepted" if accept else "rejected",
+        code="" if accept else "norm_too_large",
+        reason="as the test says",
+        weight=32.0 if accept else 0.0,
+        scale=32.0 if accept else 0.0,
+    )
+
+
