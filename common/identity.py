@@ -101,7 +101,11 @@ def open_record(kind: str, value: Json, run: str, schema: int) -> SignedRecord:
     if body.get("run") != run:
         raise Rejected("wrong_run", f"the {kind} belongs to another run")
     signer = body.get("signer")
-    if not isinstance(signer, str) or not verify(signer, _message(kind, body), bytes.fromhex(signature)):
+    try:
+        message = _message(kind, body)
+    except ValueError as error:  # a body that came as other JSON than ours: floats, deep nesting, huge numbers
+        raise Rejected("bad_record", f"the {kind} has no canonical form: {error}") from None
+    if not isinstance(signer, str) or not verify(signer, message, bytes.fromhex(signature)):
         raise Rejected("bad_signature", f"the {kind} is not signed by the hotkey it names")
     return SignedRecord(kind, body, signature)
 

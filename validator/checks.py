@@ -1,7 +1,7 @@
 """Is the object what its manifest says? Size, hash, and whether it decodes to finite numbers of the run's codec.
 
-``check_delta`` reads the object once. Invariant: it returns a finding for whatever bytes lie there, and raises only
-when the store stays away (``Retryable``), so that nobody is rejected for an outage.
+Invariant: there is a finding for whatever bytes lie there; only a store that stays away raises (``Retryable``), so that
+nobody is rejected for an outage.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from common.codec.container import check as check_container
 from common.codec.container import decode, encoded_size
+from common.codec.params import delta_params
 from common.errors import Rejected
-from common.merge.recompute import delta_params
 from common.records import Manifest
 from common.spec import RunSpec
 from common.store.port import ObjectMissing, ObjectStore
@@ -32,7 +32,7 @@ class Finding:
 
 def check_claims(spec: RunSpec, manifest: Manifest, count: int) -> Finding:
     """What a manifest says, against the spec: size, steps, samples and tokens must fit together."""
-    size = encoded_size(count, delta_params(spec, manifest.base_revision))
+    size = encoded_size(count, delta_params(spec.codec, manifest.base_revision))
     if manifest.delta.size_bytes != size:
         return Finding("wrong_size", f"{manifest.delta.size_bytes} bytes announced; a delta of this round has {size}")
     if manifest.tokens < 1 or manifest.steps < 1:
@@ -44,24 +44,23 @@ def check_claims(spec: RunSpec, manifest: Manifest, count: int) -> Finding:
     return Finding()
 
 
-def check_delta(store: ObjectStore, spec: RunSpec, manifest: Manifest, count: int) -> Finding:
-    """Read the announced object and compare; ``count`` is the number of values of the shard."""
+def read_delta(store: ObjectStore, manifest: Manifest) -> bytes | Finding:
+    """The object at the announced key, or what is wrong with it before its bytes are looked at."""
     try:
-        body = store.get(manifest.key, max_bytes=manifest.delta.size_bytes).body
+        return store.get(manifest.key, max_bytes=manifest.delta.size_bytes).body
     except ObjectMissing:
         return Finding("not_uploaded", "there is no object at the announced key")
     except Rejected as refusal:
         return Finding("wrong_size" if refusal.code == "too_large" else refusal.code, refusal.message[:200])
-    return check_bytes(body, spec, manifest, count)
 
 
 def check_bytes(body: bytes, spec: RunSpec, manifest: Manifest, count: int) -> Finding:
-    """The same for bytes that were read."""
+    """Compare the bytes with the manifest; ``count`` is the number of values of the shard."""
     if len(body) != manifest.delta.size_bytes:
         return Finding("wrong_size", f"{len(body)} bytes, announced {manifest.delta.size_bytes}")
     if hashlib.sha256(body).hexdigest() != manifest.delta.sha256:
         return Finding("checksum_mismatch", "the object's bytes are not the announced ones")
-    params = delta_params(spec, manifest.base_revision)
+    params = delta_params(spec.codec, manifest.base_revision)
     try:
         check_container(body, expect=params, count=count)
         decode(body, expect=params, count=count)

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.codec.container import decode_stream
-from common.codec.params import CodecParams
+from common.codec.params import CodecParams, delta_params
 from common.errors import Rejected
 from common.merge.gates import Accepted, Candidate, Decision, decide
 from common.merge.group import GroupStats, GroupStatsBuilder
-from common.merge.recompute import delta_params
 from common.runlog.entries import PlanMember
 from common.spec import RunSpec
 from common.units import Revision, ShardId
@@ -107,7 +106,7 @@ def _early(submission: Submission, read: ReadDelta) -> bytes | tuple[str, str]:
 
 
 def _decide(spec: RunSpec, base: Revision, runners: Sequence[_Runner], count: int) -> tuple[Decision, ...]:
-    params = delta_params(spec, base)
+    params = delta_params(spec.codec, base)
     order = sorted(range(len(runners)), key=lambda i: _arrival(runners[i].submission))
     rank = {i: place for place, i in enumerate(order)}
     candidates = [

@@ -57,9 +57,11 @@ def observe(account: Account, session: str, counters: Totals) -> Account:
     return Account(session, counters, Totals(), account.growth())
 
 
-def settle(account: Account) -> Account:
-    """The books after all growth went into a report."""
-    return Account(account.session, account.last, account.last, Totals())
+def settle(account: Account, reported: Account) -> Account:
+    """The books after the growth of ``reported``, an earlier state of this account, went into a report."""
+    if account.session == reported.session:
+        return Account(account.session, account.last, reported.last, account.ended.since(reported.ended))
+    return Account(account.session, account.last, account.settled, account.ended.since(reported.growth()))
 
 
 def restored(session: str, last: Totals) -> Account:

@@ -104,11 +104,11 @@ class Members:
         seconds = max(0.0, until_s - member.round_since_s)
         return Seen(seconds, tuple(member.rates_tokens_per_s), member.round_whole)
 
-    def settle(self, hotkey: Hotkey) -> None:
-        """A report holds all of this member's growth now."""
+    def settle(self, hotkey: Hotkey, reported: Account) -> None:
+        """A report holds the growth of this member's account as it was."""
         member = self._members.get(hotkey)
         if member is not None:
-            member.account = ledger.settle(member.account)
+            member.account = ledger.settle(member.account, reported)
 
     def _forget(self, now_s: float) -> None:
         """Keep the newest: a subnet has no more seats, so the rest has lost its own."""

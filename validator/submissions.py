@@ -83,14 +83,17 @@ class Submissions:
         """Take in a receipted submission, or one found in the bucket."""
         self._by_place[submission.place] = submission
 
-    def settle(self, submission: Submission, finding: Finding) -> Submission:
-        """Note what the check found; the first finding stands, and nothing changes after the freeze."""
+    def settle(self, submission: Submission, finding: Finding, last_call: bool = False) -> Submission:
+        """Note what the check found; the first finding stands, and nothing changes after the freeze.
+
+        ``last_call`` is for the leader's own sweep at the freeze: what has arrived by then counts.
+        """
         present = self._by_place.get(submission.place)
         if present is None or present.stored != submission.stored:
             raise Rejected("superseded", "another manifest has taken this one's place")
         if present.finding is not None:
             return present
-        if self.closed:
+        if self.closed and not last_call:
             raise Rejected("round_closed", f"round {self.round} was frozen before the upload was complete")
         settled = replace(present, finding=finding)
         self._by_place[submission.place] = settled
@@ -103,6 +106,10 @@ class Submissions:
             hotkey = submission.manifest.signer
             done[hotkey] = done.get(hotkey, True) and submission.finding is not None
         return done
+
+    def unfinished(self) -> tuple[Submission, ...]:
+        """Those whose bytes have not been checked."""
+        return tuple(submission for submission in self.for_plan() if submission.finding is None)
 
     def for_plan(self) -> tuple[Submission, ...]:
         """Every submission, ordered by shard and hotkey."""

@@ -7,6 +7,7 @@ drawn from the hash of the plan, which nobody knew before the freeze.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +16,10 @@ import numpy as np
 import torch
 
 from common.codec.container import decode
-from common.codec.params import F32
+from common.codec.params import F32, delta_params
 from common.data.dataset import Dataset, Samples
 from common.data.stream import SampleStream, heldout_batches, unseen_batch
 from common.errors import Rejected
-from common.merge.recompute import delta_params
 from common.model.flat import build_shard
 from common.model.llama import compose
 from common.model.loss import Losses, evaluate
@@ -46,20 +46,23 @@ class Trial:
 
 
 class Evaluator:
-    """Losses of this run's model on this run's data. One thread at a time."""
+    """Losses of this run's model on this run's data. Threads take turns."""
 
     def __init__(self, spec: RunSpec, dataset: Dataset, device: str = "cpu") -> None:
         self._spec = spec
         self._dataset = dataset
         self._device = device
-        self._shards = [build_shard(spec.model, shard, device=device) for shard in plan_shards(spec.model, spec.num_shards)]
+        self._turn = threading.Lock()
+        layers = plan_shards(spec.model, spec.num_shards)
+        self._shards = [build_shard(spec.model, shard, device=device) for shard in layers]
         self._heldout = heldout_batches(dataset, HELDOUT_SEQUENCES, spec.data.seq_len)
         self._batch = max(1, BATCH_TOKENS // spec.data.seq_len)
 
     def heldout_loss(self, weights: Weights) -> float:
         """Mean nats per token on the held-out text; infinite when the model's output is not finite."""
-        self._load(weights)
-        loss = float(self._losses(self._heldout).mean())
+        with self._turn:
+            self._load(weights)
+            loss = float(self._losses(self._heldout).mean())
         return loss if np.isfinite(loss) else float("inf")
 
     def drops(
@@ -69,18 +72,23 @@ class Evaluator:
         if not trials:
             return {}
         unseen = unseen_batch(self._dataset, plan_sha256, self._spec.scoring.unseen_sequences, self._spec.data.seq_len)
-        assigned = [self._assigned(trial.manifest) for trial in trials]
-        self._load(base)
-        unseen_base = self._losses(unseen)
-        assigned_base = [self._losses(samples) for samples in assigned]
-        found = {}
-        for trial, samples, before in zip(trials, assigned, assigned_base, strict=True):
-            self._apply(base, base_revision, trial)
-            found[trial.member.shard, str(trial.member.hotkey)] = Drops(
-                _drops(before, self._losses(samples)), _drops(unseen_base, self._losses(unseen))
-            )
-            self._load_shard(trial.member.shard, base[trial.member.shard])
-        return found
+        with self._turn:
+            self._load(base)
+            unseen_base = self._losses(unseen)
+            found = {}
+            for trial in trials:
+                place = (trial.member.shard, str(trial.member.hotkey))
+                found[place] = self._try(base, base_revision, trial, unseen, unseen_base)
+            return found
+
+    def _try(self, base: Weights, base_revision: Revision, trial: Trial, unseen: Samples, unseen_base: Losses) -> Drops:
+        """Expects the base in the model and leaves it there."""
+        assigned = self._assigned(trial.manifest)
+        assigned_base = self._losses(assigned)
+        self._apply(base, base_revision, trial)
+        drops = Drops(_drops(assigned_base, self._losses(assigned)), _drops(unseen_base, self._losses(unseen)))
+        self._load_shard(trial.member.shard, base[trial.member.shard])
+        return drops
 
     def _assigned(self, manifest: Manifest) -> Samples:
         stream = SampleStream(
@@ -93,7 +101,7 @@ class Evaluator:
     def _apply(self, base: Weights, base_revision: Revision, trial: Trial) -> None:
         """The base with this delta as the plan merges it: clipped, at full weight."""
         shard = trial.member.shard
-        values = decode(trial.body, expect=delta_params(self._spec, base_revision), count=len(base[shard]))
+        values = decode(trial.body, expect=delta_params(self._spec.codec, base_revision), count=len(base[shard]))
         values *= np.float32(trial.member.scale / trial.member.weight)
         values += base[shard]
         self._load_shard(shard, values)

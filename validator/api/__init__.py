@@ -1,0 +1,1 @@
+"""The HTTP service: thin routes over a service that the driver owns, behind one line of defence."""

@@ -1,0 +1,110 @@
+"""The FastAPI application: five thin routes. Everything it needs is injected.
+
+Routes do no work of their own: they admit, parse, ask the service and sign. No documentation pages, no redirects, no
+exception that leaves as anything but a typed ``ErrorReply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from fastapi import FastAPI, Request, Response
+from loguru import logger
+from starlette.exceptions import HTTPException
+
+from common.errors import Rejected, RemoteError
+from common.wire import (
+    CompleteReply,
+    CompleteRequest,
+    Health,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    Status,
+    SubmissionReply,
+    SubmissionRequest,
+    parse,
+)
+from validator.api.security import Caller, Gatekeeper
+
+
+class Service(Protocol):
+    """What the routes ask. Every method may raise ``Rejected`` or ``Retryable``."""
+
+    def health(self) -> Health: ...
+
+    def status(self) -> Status: ...
+
+    def heartbeat(self, caller: Caller, beat: Heartbeat) -> HeartbeatReply: ...
+
+    async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply: ...
+
+    async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply: ...
+
+
+def create_app(service: Service, gatekeeper: Gatekeeper) -> FastAPI:
+    """The application over ``service``, behind ``gatekeeper``."""
+    app = FastAPI(title="Brigade validator", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    _add_open_routes(app, service)
+    _add_signed_routes(app, service, gatekeeper)
+    _add_handlers(app, gatekeeper)
+    return app
+
+
+def _add_open_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/health")
+    async def health() -> Response:
+        return json_response(service.health())
+
+    @app.get("/v1/status")
+    async def status() -> Response:
+        return json_response(service.status())
+
+
+def _add_signed_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> None:
+    async def answer(request: Request, act: Callable[[Caller], Awaitable[Message]]) -> Response:
+        caller = await gatekeeper.admit(request)
+        return gatekeeper.sign(request, json_response(await act(caller)))
+
+    @app.post("/v1/heartbeat")
+    async def heartbeat(request: Request) -> Response:
+        async def act(caller: Caller) -> Message:
+            return service.heartbeat(caller, parse(Heartbeat, caller.body))
+
+        return await answer(request, act)
+
+    @app.post("/v1/submissions")
+    async def submit(request: Request) -> Response:
+        async def act(caller: Caller) -> Message:
+            return await service.submit(caller, parse(SubmissionRequest, caller.body))
+
+        return await answer(request, act)
+
+    @app.post("/v1/submissions/complete")
+    async def complete(request: Request) -> Response:
+        async def act(caller: Caller) -> Message:
+            return await service.complete(caller, parse(CompleteRequest, caller.body))
+
+        return await answer(request, act)
+
+
+def _add_handlers(app: FastAPI, gatekeeper: Gatekeeper) -> None:
+    @app.exception_handler(RemoteError)
+    async def remote_error(request: Request, error: RemoteError) -> Response:
+        return gatekeeper.refuse(request, error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        return gatekeeper.refuse(request, Rejected(code, "there is nothing at this address"))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        logger.opt(exception=error).error("a request to {} failed", request.url.path)
+        return gatekeeper.refuse(request, RemoteError("the validator met an error of its own; its log has it"))
+
+
+def json_response(message: Message) -> Response:
+    """A message as the body of a 200."""
+    return Response(message.model_dump_json().encode(), media_type="application/json")

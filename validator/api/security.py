@@ -1,0 +1,155 @@
+"""What stands between a stranger and the service, cheapest check first.
+
+Order: announced length and a counted stream (before anything is hashed) → limit of the address → limit of the claimed
+hotkey and its seat in the metagraph → signature, receiver, freshness, replay. Only what passed all of it is parsed.
+Every answer to a request that carries a nonce is signed over (nonce, status, body), refusals too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from bittensor import http_auth
+from fastapi import Request, Response
+
+from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
+from common.clock import Clock
+from common.errors import Rejected, RemoteError, Retryable
+from common.identity import KeypairSigner
+from common.timeouts import CONTROL_READ_S
+from common.units import Hotkey
+from common.wire import MAX_REQUEST_BYTES, ErrorReply
+from validator.api.limits import PER_ADDRESS, PER_HOTKEY, RateLimiter
+from validator.membership import Membership, Seat
+
+STATUS = {
+    "malformed_auth": 401,
+    "wrong_receiver": 401,
+    "stale_request": 401,
+    "replayed_request": 401,
+    "bad_signature": 401,
+    "not_member": 403,
+    "wrong_hotkey": 403,
+    "wrong_key": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "not_leader": 409,
+    "round_closed": 409,
+    "wrong_round": 409,
+    "wrong_base": 409,
+    "already_submitted": 409,
+    "superseded": 409,
+    "too_slow": 408,
+    "too_large": 413,
+    "bad_message": 400,
+    "bad_manifest": 400,
+    "bad_json": 400,
+    "rate_limited": 429,
+    "too_many_submissions": 429,
+}
+OTHER_STATUS = 422
+AWAY_STATUS = 503
+MAX_NONCE = 24
+
+
+class RateLimited(Rejected):
+    """Too many requests."""
+
+    def __init__(self, whose: str, retry_after_s: float) -> None:
+        super().__init__("rate_limited", f"too many requests from this {whose}; wait {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sent a request that was proved to be theirs, and its body."""
+
+    seat: Seat
+    body: bytes
+
+    @property
+    def hotkey(self) -> Hotkey:
+        return self.seat.hotkey
+
+
+class Gatekeeper:
+    """The line of defence of one process."""
+
+    def __init__(self, signer: KeypairSigner, membership: Membership, clock: Clock) -> None:
+        self._signer = signer
+        self._membership = membership
+        self._clock = clock
+        self._verifier = RequestVerifier(signer.hotkey, clock.wall_ns())
+        self._addresses = RateLimiter(PER_ADDRESS)
+        self._hotkeys = RateLimiter(PER_HOTKEY)
+
+    async def admit(self, request: Request) -> Caller:
+        """The authenticated caller. Raises ``Rejected``, each refusal with a code of its own, and ``Retryable``."""
+        self._limit(self._addresses, "address", request.client.host if request.client else "")
+        body = await read_body(request)
+        claimed = Hotkey(request.headers.get(http_auth.HEADER_HOTKEY, "")[:64])
+        if not claimed:
+            raise Rejected("malformed_auth", f"the header {http_auth.HEADER_HOTKEY} is missing")
+        seat = await self._membership.seat(claimed)
+        if seat is None:
+            raise Rejected("not_member", "this hotkey has no seat on the subnet; register it first")
+        target = _target(request)
+        hotkey = self._verifier.verify(request.headers, body, request.method, target, self._clock.wall_ns())
+        assert hotkey == claimed  # the verifier takes the sender from the same header
+        self._limit(self._hotkeys, "hotkey", hotkey)
+        return Caller(seat, body)
+
+    def sign(self, request: Request, response: Response) -> Response:
+        """The same response with our signature, when the request has a nonce to bind it to."""
+        nonce = request.headers.get(http_auth.HEADER_NONCE, "")
+        if nonce and nonce.isascii() and nonce.isdigit() and len(nonce) <= MAX_NONCE:
+            signature = sign_reply(self._signer, nonce, response.status_code, bytes(response.body))
+            response.headers[REPLY_SIGNATURE] = signature
+        return response
+
+    def refuse(self, request: Request, error: RemoteError) -> Response:
+        """The answer that an error becomes."""
+        return self.sign(request, error_response(error))
+
+    def _limit(self, limiter: RateLimiter, whose: str, key: str) -> None:
+        wait_s = limiter.take(key, self._clock.monotonic_s())
+        if wait_s > 0:
+            raise RateLimited(whose, wait_s)
+
+
+async def read_body(request: Request, max_bytes: int = MAX_REQUEST_BYTES) -> bytes:
+    """The body, never more than ``max_bytes`` of it. Raises ``Rejected`` (``too_large``, ``too_slow``)."""
+    announced = request.headers.get("content-length", "0")
+    if not announced.isascii() or not announced.isdigit() or len(announced) > 12 or int(announced) > max_bytes:
+        raise Rejected("too_large", f"a request has at most {max_bytes} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(CONTROL_READ_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > max_bytes:
+                    raise Rejected("too_large", f"a request has at most {max_bytes} bytes")
+    except TimeoutError:
+        raise Rejected("too_slow", f"the body did not arrive within {CONTROL_READ_S:g} s") from None
+    return bytes(body)
+
+
+def error_response(error: RemoteError) -> Response:
+    """``ErrorReply`` with the status that belongs to the code."""
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if isinstance(error, Rejected):
+        code, message, status = error.code, error.message, STATUS.get(error.code, OTHER_STATUS)
+    else:
+        code, message = ("away" if isinstance(error, Retryable) else "failed"), str(error)
+        status = AWAY_STATUS
+    reply = ErrorReply(code=code[:64], message=message[:1000], retry_after_s=retry_after_s)
+    return Response(reply.model_dump_json().encode(), status, media_type="application/json")
+
+
+def _target(request: Request) -> str:
+    """The request target in its wire form, which is what was signed."""
+    path = request.scope.get("raw_path") or request.scope["path"].encode()
+    query = request.scope.get("query_string", b"")
+    text: str = path.decode("latin-1")
+    return f"{text}?{query.decode('latin-1')}" if query else text

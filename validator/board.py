@@ -1,0 +1,66 @@
+"""What the driver, the service and the scorer of one validator share: the parts, and the facts of the moment.
+
+Owned by the event loop: threads get frozen facts and hand back results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from common.clock import Clock
+from common.identity import KeypairSigner
+from common.model.layout import run_layouts
+from common.reports import Report
+from common.spec import RunSpec
+from common.store.port import ObjectStore
+from common.units import RoundId, Sha256, ShardId
+from validator.bodies import RememberingReader
+from validator.journal import Journal
+from validator.leadership import Leadership
+from validator.members import Members
+from validator.membership import Membership
+from validator.rounds import Round
+from validator.scoring.policy import Seat
+
+
+@dataclass
+class Standing:
+    """Where scoring stands: what the newest report says, and what has been paid."""
+
+    report: Report | None = None
+    averages: dict[Seat, float] = field(default_factory=dict)
+    heldout_first: float | None = None
+    heldout_head: float | None = None
+    weights_set_block: int | None = None
+    weights_round: RoundId | None = None
+
+    @property
+    def reported_round(self) -> RoundId | None:
+        return self.report.round if self.report else None
+
+
+@dataclass
+class Board:
+    """The parts of one validator process."""
+
+    spec: RunSpec
+    spec_sha256: Sha256
+    signer: KeypairSigner
+    clock: Clock
+    store: ObjectStore
+    reader: RememberingReader
+    journal: Journal
+    leadership: Leadership
+    members: Members
+    membership: Membership
+    standing: Standing = field(default_factory=Standing)
+    round: Round | None = None
+    waiting_for: str = "starting"
+
+    def now_s(self) -> float:
+        return self.clock.monotonic_s()
+
+    def counts(self) -> dict[ShardId, int]:
+        """Values of each shard's flat vector."""
+        layouts = run_layouts(self.spec.model, self.spec.num_shards)
+        return {ShardId(shard): layout.total for shard, layout in enumerate(layouts)}

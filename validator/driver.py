@@ -1,0 +1,232 @@
+"""The round driver: asks the pure machine what to do, does it, and asks again. It never ends by itself.
+
+Invariants:
+
+- All that is decided rests on the log's state; after a lost reply, a restart or a takeover the same facts lead to the
+  same next step, and an entry is never appended twice.
+- Losing the lead is no error: the driver follows the log and tries again when the lease allows it.
+- Storage away is a holding pattern: nothing is decided, deadlines stand still, attempts back off, nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from loguru import logger
+
+from common.errors import Rejected, Retryable
+from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpened
+from common.runlog.state import RunState
+from common.runlog.writer import LostSlot
+from common.store.retry import RetryPolicy
+from common.timeouts import LEASE_RENEW_S
+from common.units import Hotkey, Revision
+from validator.board import Board
+from validator.effects import Effects
+from validator.round import core
+from validator.round.facts import Action, Decision, RoundPolicy
+from validator.rounds import begin, facts_of, finished, known_seats, last_committed, restore_submissions
+from validator.scorer import Scorer
+
+LOOK_S = 0.2
+FOLLOW_S = 1.0
+IDLE_S = 0.5
+HOLD = RetryPolicy()
+
+
+class Driver:
+    """Drives the rounds of one run for one process."""
+
+    def __init__(
+        self, board: Board, effects: Effects, scorer: Scorer, policy: RoundPolicy, until_revision: Revision | None
+    ) -> None:
+        self._board = board
+        self._effects = effects
+        self._scorer = scorer
+        self._policy = policy
+        self._until = until_revision
+        self._taken_over = False
+        self._failures = 0
+        self._away_since_s: float | None = None
+
+    async def run(self) -> None:
+        """Step for ever."""
+        keeping = asyncio.create_task(self._keep_lease(), name="lease")
+        try:
+            while True:
+                await asyncio.sleep(await self.step())
+        finally:
+            keeping.cancel()
+
+    async def step(self) -> float:
+        """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
+        try:
+            wait_s = await self._step()
+        except LostSlot as lost:
+            self._say(f"{lost.message}: looking again")
+            self._board.leadership.check()
+            return 0.0
+        except Retryable as fault:
+            return self._hold(fault)
+        except Rejected as refusal:
+            # The log's rules refused an entry: somebody else has moved on, or we have a bug. The log tells which.
+            if self._board.leadership.check():
+                logger.error("the log refuses our entry: {}", refusal)
+            return self._hold(refusal)
+        self._release()
+        return wait_s
+
+    async def _step(self) -> float:
+        board = self._board
+        if self._away_since_s is not None:
+            await board.leadership.renew(force=True)  # is the store back? nothing is decided before it is
+        if not board.leadership.check():
+            return await self._follow()
+        if not self._taken_over:
+            await self._take_over()
+        if board.round is None:
+            return await self._open()
+        return await self._advance()
+
+    async def _follow(self) -> float:
+        board = self._board
+        self._taken_over = False
+        board.round = None
+        if await board.leadership.try_lead():
+            return 0.0
+        self._say(f"following: {board.leadership.reason}")
+        return FOLLOW_S
+
+    async def _take_over(self) -> None:
+        """Everything that a leader needs, from log and bucket."""
+        board = self._board
+        await self._scorer.adopt()
+        await board.membership.refresh_if_stale()
+        run, now_s = board.journal.state, board.now_s()
+        expected = self._expected()
+        if run.open_round is not None:
+            current = begin(run, now_s, self._policy)
+            seats = known_seats(board.membership, self._all_hotkeys())
+            for submission in await asyncio.to_thread(restore_submissions, board.store, run, seats, now_s):
+                current.submissions.add(submission)
+                expected.add(submission.manifest.signer)
+            board.round = current
+        board.members.expect(sorted(expected), now_s)
+        await self._make_up()
+        self._taken_over = True
+
+    async def _make_up(self) -> None:
+        """Score the round that made the head, if its report is missing."""
+        board, run = self._board, self._board.journal.state
+        reported, made_by = board.standing.reported_round, run.head_node.round
+        if made_by is not None and (reported is None or reported < made_by):
+            last = await asyncio.to_thread(last_committed, run, board.reader)
+            if last is not None:
+                self._scorer.add(last)
+
+    def _expected(self) -> set[Hotkey]:
+        """Who may be at work: who was in the last report, or before the first one every seat but the validators'."""
+        report = self._board.standing.report
+        if report is not None:
+            return {member.hotkey for member in report.members if member.decision != "absent"}
+        return self._all_hotkeys() - {*self._board.spec.validators, self._board.spec.owner}
+
+    def _all_hotkeys(self) -> set[Hotkey]:
+        metagraph = self._board.membership.metagraph
+        return {neuron.hotkey for neuron in metagraph.neurons} if metagraph else set()
+
+    async def _open(self) -> float:
+        board = self._board
+        run = board.journal.state
+        if run.open_round is None:
+            if self._until is not None and run.head >= self._until:
+                self._say(f"revision {run.head} is reached: nothing more to do")
+                await board.leadership.renew()
+                return IDLE_S
+            await board.membership.refresh_if_stale()
+            reason = f"round {run.next_round} on revision {run.head}"
+            run = await self._append(RoundOpened(run.next_round, run.head), reason)
+        board.membership.new_round()
+        board.round = begin(run, board.now_s(), self._policy)
+        return 0.0
+
+    async def _advance(self) -> float:
+        """One look at the open round, and at most one effect."""
+        board, current = self._board, self._board.round
+        assert current is not None
+        now_s, run = board.now_s(), board.journal.state
+        if run.open_round is not None and run.open_round.round == current.state.round:
+            current.opened = run.open_round
+        decision = core.tick(current.state, facts_of(current, run, board.members, now_s), now_s, self._policy)
+        current.state = decision.state
+        told = f"round {current.state.round}: {decision.reason}"
+        if decision.action is Action.WAIT:
+            self._say(told)
+            await board.leadership.renew()
+            return LOOK_S
+        board.waiting_for = told
+        await self._act(decision)
+        return 0.0
+
+    async def _act(self, decision: Decision) -> None:
+        board, current = self._board, self._board.round
+        assert current is not None
+        round_id, base = current.state.round, current.state.base_revision
+        if decision.action is Action.JUDGE:
+            await self._effects.judge(current)
+        elif decision.action is Action.PLAN:
+            assert current.judgement is not None
+            plan = RoundFrozen(round_id, base, current.judgement.members)
+            await self._append(plan, f"round {round_id} {decision.reason}")
+        elif decision.action is Action.REDUCE:
+            await self._effects.reduce(current)
+        elif decision.action is Action.COMMIT:
+            assert current.merged is not None
+            revision = current.merged.commit.revision
+            await self._append(current.merged.commit, f"round {round_id} makes revision {revision}")
+        elif decision.action is Action.ABORT:
+            why = current.failure_reason or decision.reason
+            await self._append(RoundAborted(round_id, base, decision.state.code), f"round {round_id} aborted: {why}")
+        elif decision.action is Action.END:
+            self._effects.keep_head(current)
+            self._scorer.add(finished(current, board.journal.state))
+            board.round = None
+
+    async def _append(self, data: EntryData, reason: str) -> RunState:
+        return await self._board.journal.append(data, reason, self._board.leadership.term)
+
+    async def _keep_lease(self) -> None:
+        """Renew beside long effects, so that a slow merge costs no lease."""
+        while True:
+            await asyncio.sleep(LEASE_RENEW_S / 2)
+            try:
+                await self._board.leadership.renew()
+            except Retryable as fault:
+                logger.warning("the lease can't be renewed: {}", fault)
+
+    def _hold(self, fault: Retryable | Rejected) -> float:
+        if self._away_since_s is None:
+            self._away_since_s = self._board.now_s()
+        self._failures += 1
+        self._say(f"holding: {fault}")
+        asked_s = fault.retry_after_s if isinstance(fault, Retryable) else None
+        return HOLD.wait_s(self._failures, asked_s, random.random)
+
+    def _release(self) -> None:
+        """After a success: the time without storage does not count."""
+        current = self._board.round
+        if self._away_since_s is not None and current is not None:
+            current.state = core.delayed(current.state, self._board.now_s() - self._away_since_s)
+        self._failures, self._away_since_s = 0, None
+
+    def _say(self, text: str) -> None:
+        """Tell what is waited for, and log it when it changes in more than its figures."""
+        if _kind(text) != _kind(self._board.waiting_for):
+            logger.info("{}", text)
+        self._board.waiting_for = text
+
+
+def _kind(text: str) -> str:
+    """A reason without its figures."""
+    return "".join(char for char in text if not char.isdigit())

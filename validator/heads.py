@@ -1,0 +1,62 @@
+"""The weights and outer state that merges and trials start from: the newest revisions, kept in memory.
+
+Invariant: what is handed out has the hashes that the log committed (``rebuild`` proves them, and a merge's own result
+was hashed into the entry). Callers leave the vectors alone. Blocking; threads may share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from loguru import logger
+
+from common.runlog.remerge import ShardMemory, rebuild
+from common.runlog.state import RunState
+from common.store.port import ObjectReader
+from common.units import Revision, ShardId
+
+KEPT = 3
+"""The head for the next merge, its parent for the trials of the last round, and one for a scorer that lags."""
+
+Memories = tuple[ShardMemory, ...]
+
+
+class Heads:
+    """Revisions by number, the least recently used forgotten."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+        self._kept: OrderedDict[Revision, Memories] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, state: RunState, revision: Revision) -> Memories:
+        """All shards of a revision, from memory or rebuilt from the bucket.
+
+        Raises ``Rejected('revision_unavailable')`` and as ``rebuild``; ``Retryable`` when the store stays away.
+        """
+        with self._lock:
+            if revision not in self._kept:
+                self._remember(revision, self._rebuild(state, revision))
+            self._kept.move_to_end(revision)
+            return self._kept[revision]
+
+    def keep(self, revision: Revision, memories: Memories) -> None:
+        """Keep the result of a merge that was committed."""
+        with self._lock:
+            self._remember(revision, memories)
+
+    def _rebuild(self, state: RunState, revision: Revision) -> Memories:
+        memories = []
+        for shard in range(state.spec.num_shards):
+            memory, notes = rebuild(self._reader, state, revision, ShardId(shard))
+            for note in notes:
+                logger.warning("{}", note)
+            memories.append(memory)
+        return tuple(memories)
+
+    def _remember(self, revision: Revision, memories: Memories) -> None:
+        self._kept[revision] = memories
+        self._kept.move_to_end(revision)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)

@@ -1,0 +1,90 @@
+"""Taking and keeping the lead: lease first, then ``leader_changed`` in the log, renewals until somebody else has it.
+
+Invariants: this process leads exactly while the log's last ``leader_changed`` names its instance and nobody swapped its
+lease; losing either is no error, the process follows and may try again. The log decides, the lease only says when to
+try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from loguru import logger
+
+from common.clock import Clock
+from common.errors import Rejected
+from common.runlog.entries import LeaderChanged
+from common.runlog.lease import LeaseKeeper, LeaseLost
+from common.runlog.writer import LostSlot
+from common.timeouts import LEASE_RENEW_S
+from validator.journal import Journal
+
+
+class Leadership:
+    """One process's claim to lead."""
+
+    def __init__(self, keeper: LeaseKeeper, journal: Journal, clock: Clock) -> None:
+        self._keeper = keeper
+        self._journal = journal
+        self._clock = clock
+        self._busy = asyncio.Lock()
+        self._renewed_s = 0.0
+        self.term = 0
+        self.leading = False
+        self.reason = "not tried yet"
+
+    @property
+    def instance(self) -> str:
+        """Nonce of this process."""
+        return self._keeper.instance
+
+    async def try_lead(self) -> bool:
+        """One attempt; ``reason`` tells what came of it. ``Retryable`` when the store stays away."""
+        async with self._busy:
+            state = await self._journal.catch_up()
+            term = state.term + 1
+            decision = await asyncio.to_thread(self._keeper.acquire, term)
+            self.reason = decision.reason
+            if self._keeper.held is None or not decision.take:
+                return False
+            self._renewed_s = self._clock.monotonic_s()
+            self.leading = await self._begin(term)
+            return self.leading
+
+    async def _begin(self, term: int) -> bool:
+        try:
+            await self._journal.append(LeaderChanged(self.instance), f"leading term {term}: {self.reason}", term)
+        except LostSlot:
+            pass  # perhaps our own entry, whose reply was lost: the log tells
+        except Rejected as refusal:
+            self.reason = refusal.message
+        self.term = self._journal.state.term
+        if not self._journal.leads(self.term, self.instance):
+            self._keeper.abandon()
+            return False
+        return True
+
+    async def renew(self, force: bool = False) -> None:
+        """Write the lease again when it is time, or now. Losing it ends the lead; ``Retryable`` passes."""
+        async with self._busy:
+            due = self._clock.monotonic_s() - self._renewed_s >= LEASE_RENEW_S
+            if not self.leading or not (due or force):
+                return
+            started_s = self._clock.monotonic_s()
+            try:
+                await asyncio.to_thread(self._keeper.renew)
+                self._renewed_s = started_s
+            except LeaseLost as lost:
+                self._step_down(lost.message)
+
+    def check(self) -> bool:
+        """Whether the log still says that we lead; if not, step down."""
+        if self.leading and not self._journal.leads(self.term, self.instance):
+            self._step_down("another term has begun")
+        return self.leading
+
+    def _step_down(self, reason: str) -> None:
+        logger.warning("no longer leading: {}", reason)
+        self.reason = reason
+        self.leading = False
+        self._keeper.abandon()

@@ -1,0 +1,102 @@
+"""The leader's merge of a frozen plan: every shard, then the objects, then the numbers for the log. Blocking.
+
+Invariants: the plan in the log is merged as it stands, by whoever leads; objects are in the bucket before anything
+names them; nothing is committed that makes the held-out loss jump, whatever the gates let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common import keys
+from common.errors import Rejected
+from common.merge.recompute import MergeResult, merge_round
+from common.model.shards import plan_shards
+from common.model.snapshot import encode_snapshot
+from common.records import ObjectRef
+from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState
+from common.runlog.materialise import pack
+from common.runlog.remerge import ShardMemory, read_delta
+from common.runlog.rules import plan_tokens
+from common.runlog.state import RunState
+from common.spec import RunSpec
+from common.store.port import ObjectReader, ObjectStore
+from common.units import Revision, ShardId, sha256_hex
+from validator.heads import Memories
+
+MOST_RISE_NATS = 0.5
+"""A merge that raises the held-out loss by more is not committed."""
+
+HeldoutLoss = Callable[[Revision, Memories], float]
+"""Loss on the held-out text of a revision, given its weights."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The next revision, stored and ready to be committed."""
+
+    commit: RevisionCommitted
+    memories: Memories
+
+
+def merge_plan(state: RunState, plan: RoundFrozen, base: Memories, reader: ObjectReader) -> tuple[MergeResult, ...]:
+    """Merge every shard of a plan. Raises ``Rejected`` when the plan can't be merged, ``Retryable`` on outages."""
+    spec = state.spec
+    return tuple(
+        merge_round(
+            spec,
+            memory.shard,
+            plan,
+            lambda member: read_delta(reader, spec.run, plan.round, member),
+            memory.weights,
+            memory.outer,
+        )
+        for memory in base
+    )
+
+
+def memories_of(results: tuple[MergeResult, ...]) -> Memories:
+    """What the next merge starts from."""
+    return tuple(
+        ShardMemory(ShardId(shard), result.new_weights, result.new_outer_state) for shard, result in enumerate(results)
+    )
+
+
+def guard(base_loss: float, new_loss: float) -> None:
+    """Raise ``Rejected('loss_guard')`` when the merge does harm on the held-out text."""
+    if not new_loss <= base_loss + MOST_RISE_NATS:
+        raise Rejected("loss_guard", f"the held-out loss would go from {base_loss:.3f} to {new_loss:.3f}")
+
+
+def store_revision(
+    store: ObjectStore, state: RunState, plan: RoundFrozen, results: tuple[MergeResult, ...]
+) -> Merged:
+    """Put updates, and snapshots when their turn has come; the entry that commits them."""
+    spec, revision = state.spec, state.next_revision
+    with_snapshot = revision % spec.round.snapshot_every == 0
+    shards = tuple(
+        _store_shard(store, spec, plan, revision, ShardId(shard), result, with_snapshot)
+        for shard, result in enumerate(results)
+    )
+    commit = RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(plan), shards)
+    return Merged(commit, memories_of(results))
+
+
+def _store_shard(
+    store: ObjectStore,
+    spec: RunSpec,
+    plan: RoundFrozen,
+    revision: Revision,
+    shard: ShardId,
+    result: MergeResult,
+    with_snapshot: bool,
+) -> ShardState:
+    store.put(keys.update_key(spec.run, plan.round, shard, result.update.sha256), result.update_bytes)
+    snapshot = None
+    if with_snapshot:
+        layers = plan_shards(spec.model, spec.num_shards)[shard]
+        body = encode_snapshot(spec.model, layers, pack(result.new_weights, result.new_outer_state))
+        snapshot = ObjectRef(sha256_hex(body), len(body))
+        store.put(keys.snapshot_key(spec.run, revision, shard, snapshot.sha256), body)
+    return ShardState(shard, result.weights_sha256, result.outer_sha256, result.update, snapshot)

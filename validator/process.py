@@ -1,0 +1,123 @@
+"""One validator process put together: parts in, tasks running in one event loop, orderly end.
+
+``assemble`` builds the parts over any store and chain, which is how tests and the command build the same thing.
+``serve`` runs the HTTP server, the driver, the scorer and the payments until it is told to stop; a part that dies of
+an error that nobody foresaw ends the process, so that its supervisor restarts it from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from common.chain.port import ChainPort, Endpoint
+from common.clock import Clock
+from common.identity import KeypairSigner
+from common.runlog.casput import Patience
+from common.runlog.lease import LeaseKeeper
+from common.runlog.writer import LogWriter
+from common.spec import RunSpec, spec_hash
+from common.store.port import ObjectStore
+from common.store.reader import StoreReader
+from common.units import Revision
+from validator.api.app import create_app
+from validator.api.security import Gatekeeper
+from validator.api.server import Server
+from validator.board import Board
+from validator.bodies import RememberingReader
+from validator.driver import Driver
+from validator.effects import Effects
+from validator.heads import Heads
+from validator.intake import Intake
+from validator.journal import Journal
+from validator.leadership import Leadership
+from validator.members import Members
+from validator.membership import Membership
+from validator.payments import Payments, keep_served
+from validator.round.facts import RoundPolicy, policy_of
+from validator.scorer import Scorer
+from validator.scoring.evaluate import Evaluator
+from validator.service import ValidatorService
+
+INSTANCE_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a validator is made of."""
+
+    spec: RunSpec
+    signer: KeypairSigner
+    store: ObjectStore
+    chain: ChainPort
+    clock: Clock
+    evaluator: Evaluator
+    version: str
+    until_revision: Revision | None = None
+    patience: Patience | None = None
+    """How storage calls of log and lease are repeated; the default when None."""
+
+
+@dataclass(frozen=True)
+class Validator:
+    """A validator ready to run."""
+
+    board: Board
+    policy: RoundPolicy
+    service: ValidatorService
+    driver: Driver
+    scorer: Scorer
+    payments: Payments
+    app: FastAPI
+
+
+def assemble(parts: Parts) -> Validator:
+    """Build a validator and read the log once. Raises ``Rejected`` (``no_genesis``, ``bad_genesis``), ``Retryable``."""
+    board = _board(parts)
+    policy = policy_of(parts.spec)
+    heads = Heads(board.reader)
+    scorer = Scorer(board, heads, parts.evaluator)
+    intake = Intake(board, policy)
+    service = ValidatorService(board, intake, policy, parts.version)
+    driver = Driver(board, Effects(board, heads, intake, scorer), scorer, policy, parts.until_revision)
+    gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
+    payments = Payments(board, parts.chain)
+    return Validator(board, policy, service, driver, scorer, payments, create_app(service, gatekeeper))
+
+
+def _board(parts: Parts) -> Board:
+    spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
+    writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
+    journal = Journal(writer, writer.catch_up(), signer.hotkey)
+    instance = secrets.token_hex(INSTANCE_BYTES)
+    keeper = LeaseKeeper(parts.store, spec, signer, clock, instance, patience=patience)
+    usual = patience or Patience()
+    reader = StoreReader(parts.store, policy=usual.policy, sleep=usual.sleep, uniform=usual.uniform)
+    return Board(
+        spec=spec,
+        spec_sha256=spec_hash(spec),
+        signer=signer,
+        clock=clock,
+        store=parts.store,
+        reader=RememberingReader(reader),
+        journal=journal,
+        leadership=Leadership(keeper, journal, clock),
+        members=Members(spec.round.member_timeout_s),
+        membership=Membership(parts.chain, spec.netuid, clock),
+    )
+
+
+async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, published: Endpoint) -> None:
+    """Run everything until cancelled, or until a part dies."""
+    spec, hotkey = validator.board.spec, validator.board.signer.hotkey
+    server = Server(validator.app)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.run_on(sock), name="http")
+        group.create_task(keep_served(chain, spec.netuid, hotkey, published), name="endpoint")
+        group.create_task(validator.scorer.run(), name="scorer")
+        group.create_task(validator.payments.run(), name="payments")
+        group.create_task(validator.driver.run(), name="driver")

@@ -1,0 +1,156 @@
+"""One round as the leader holds it: machine state, submissions, and what has been worked out so far.
+
+Invariant: what the log says about the round always comes from the log's state, so that an append whose reply was lost,
+a restart and a takeover all lead to the same facts. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loguru import logger
+
+from common import keys
+from common.errors import Rejected
+from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
+from common.runlog.entries import PlanMember
+from common.runlog.remerge import read_plan
+from common.runlog.state import OpenRound, RunState
+from common.store.port import ObjectMissing, ObjectReader, ObjectStore
+from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
+from validator.checks import Finding
+from validator.gating import Judgement
+from validator.members import Members
+from validator.membership import Membership, Seat
+from validator.merging import Merged
+from validator.round import core
+from validator.round.facts import Phase, RoundFacts, RoundPolicy, RoundState
+from validator.submissions import Submission, Submissions
+
+
+@dataclass
+class Round:
+    """The open round."""
+
+    opened: OpenRound
+    """As the log last showed it open."""
+    state: RoundState
+    submissions: Submissions
+    opened_s: float
+    base_sha256: Sha256
+    judgement: Judgement | None = None
+    merged: Merged | None = None
+    failure: str = ""
+    failure_reason: str = ""
+
+    @property
+    def takes_submissions(self) -> bool:
+        return self.state.phase in (Phase.OPEN, Phase.CLOSING) and not self.submissions.closed
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A round that the log has ended: what scoring needs, all of it from log and bucket."""
+
+    run: RunState
+    """The log after the end of the round."""
+    round: RoundId
+    base_revision: Revision
+    committed: bool
+    members: tuple[PlanMember, ...]
+    """Of the plan, or of what would have been one when there was none."""
+    plan_sha256: Sha256 | None
+    """Hash of the slot that holds the plan."""
+
+
+def begin(run: RunState, now_s: float, policy: RoundPolicy) -> Round:
+    """Hold the log's open round; deadlines start now."""
+    opened = run.open_round
+    assert opened is not None
+    state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy)
+    submissions = Submissions(opened.round)
+    submissions.closed = opened.plan is not None
+    return Round(opened, state, submissions, now_s, run.revisions[opened.base_revision].sha256)
+
+
+def facts_of(current: Round, run: RunState, members: Members, now_s: float) -> RoundFacts:
+    """Everything that bears on the round now."""
+    round_id = current.state.round
+    opened = run.open_round if run.open_round and run.open_round.round == round_id else None
+    ended = None
+    if opened is None:
+        ended = Phase.COMMITTED if run.head_node.round == round_id else Phase.ABORTED
+    return RoundFacts(
+        members=members.facts(round_id, current.submissions.delivered(), now_s),
+        verdict=current.judgement.verdict if current.judgement else None,
+        planned=opened is not None and opened.plan is not None,
+        reduced=current.merged is not None,
+        ended=ended,
+        failure=current.failure,
+    )
+
+
+def finished(current: Round, run: RunState) -> Finished:
+    """The round as the log ended it."""
+    plan = current.opened.plan
+    judged = current.judgement.members if current.judgement else ()
+    committed = current.state.phase is Phase.COMMITTED
+    return Finished(
+        run,
+        current.state.round,
+        current.state.base_revision,
+        committed,
+        plan.members if plan else judged,
+        current.opened.plan_sha256,
+    )
+
+
+def last_committed(run: RunState, reader: ObjectReader) -> Finished | None:
+    """The round that made the head, from log and bucket. Blocking."""
+    node = run.head_node
+    if node.round is None or node.parent is None:
+        return None
+    plan = read_plan(reader, run, node)
+    return Finished(run, node.round, node.parent, True, plan.members, node.plan_sha256)
+
+
+def restore_submissions(
+    store: ObjectStore, run: RunState, known: Mapping[Hotkey, Seat], received_s: float
+) -> list[Submission]:
+    """The checked submissions of the open round, from the manifest objects in the bucket. Blocking."""
+    opened = run.open_round
+    assert opened is not None
+    found = []
+    for info in store.list(keys.round_prefix(run.run, opened.round)):
+        parts = keys.parse_key(run.run, info.key)
+        if parts is None or parts.kind != "manifest":
+            continue
+        stored = _read_manifest(store, run, info.key)
+        if stored is not None and stored.manifest.base_revision == opened.base_revision:
+            hotkey = stored.manifest.signer
+            found.append(Submission(stored, known.get(hotkey, _lost_seat(hotkey)), received_s, Finding()))
+    return found
+
+
+def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:
+    """The seats of those that have one now."""
+    seats = ((hotkey, membership.known(hotkey)) for hotkey in sorted(hotkeys))
+    return {hotkey: seat for hotkey, seat in seats if seat is not None}
+
+
+def _read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
+    try:
+        stored = decode_submission(store.get(key, max_bytes=MAX_MANIFEST_BYTES).body, run.run)
+    except (ObjectMissing, Rejected) as refusal:
+        logger.warning("{} is no submission: {}", key, refusal)
+        return None
+    if run.leader_of(stored.receipt.term) != stored.receipt.signer or stored.manifest.key[:-6] != key[:-5]:
+        logger.warning("{} has no receipt of a leader of this run", key)
+        return None
+    return stored
+
+
+def _lost_seat(hotkey: Hotkey) -> Seat:
+    """For a receipted submission whose sender left the subnet meanwhile: it stays in the plan and is never paid."""
+    return Seat(hotkey, Coldkey(hotkey), Uid(0), 0)

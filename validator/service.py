@@ -1,0 +1,168 @@
+"""What the routes ask of a validator: heartbeats in, the leader's view of the round out. No effects but bookkeeping.
+
+Every answer is a hint: the log is the truth, and ``next_seq`` says how far it reaches. Bounded and cached where
+strangers may ask.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from common.units import Hotkey, RoundId
+from common.wire import (
+    CompleteReply,
+    CompleteRequest,
+    Health,
+    Heartbeat,
+    HeartbeatReply,
+    MinerStatus,
+    Phase,
+    RoundView,
+    Status,
+    SubmissionReply,
+    SubmissionRequest,
+)
+from validator.api.security import Caller
+from validator.board import Board
+from validator.intake import Intake
+from validator.members import Member, round_tokens, trains
+from validator.round import core
+from validator.round.facts import Phase as RoundPhase
+from validator.round.facts import RoundPolicy
+from validator.rounds import Round, facts_of
+
+STATUS_CACHE_S = 0.2
+MAX_MINERS = 256
+Instruction = Literal["train", "submit", "wait"]
+
+
+class ValidatorService:
+    """The service of one process, over its board."""
+
+    def __init__(self, board: Board, intake: Intake, policy: RoundPolicy, version: str) -> None:
+        self._board = board
+        self._intake = intake
+        self._policy = policy
+        self._version = version
+        self._cached: tuple[float, Status] | None = None
+
+    def health(self) -> Health:
+        """Who serves here, and the time that requests must be signed with."""
+        board = self._board
+        return Health(
+            run=board.spec.run,
+            spec_sha256=board.spec_sha256,
+            hotkey=board.signer.hotkey,
+            server_ns=board.clock.wall_ns(),
+            leading=board.leadership.leading,
+            version=self._version,
+        )
+
+    def heartbeat(self, caller: Caller, beat: Heartbeat) -> HeartbeatReply:
+        """Take in a heartbeat; the reply tells where the log stands and what the round needs of the sender."""
+        board, now_s = self._board, self._board.now_s()
+        current = board.round if board.leadership.leading else None
+        if current is not None:
+            board.membership.pin(caller.seat)
+        board.members.hear(caller.hotkey, beat, current.opened_s if current else now_s, now_s)
+        state = board.journal.state
+        return HeartbeatReply(
+            server_ns=board.clock.wall_ns(),
+            leader=state.leader or board.signer.hotkey,
+            instance=board.leadership.instance,
+            term=state.term,
+            next_seq=state.next_seq,
+            round=self._view(current, caller.hotkey) if current else None,
+            delivered=current is not None and current.submissions.delivered().get(caller.hotkey, False),
+            score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
+        )
+
+    async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply:
+        """See ``Intake.submit``."""
+        return await self._intake.submit(caller, request.manifest)
+
+    async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply:
+        """See ``Intake.complete``."""
+        return await self._intake.complete(caller, request.round, request.shard, request.delta_sha256)
+
+    def status(self) -> Status:
+        """The validator's view of everything, at most a fraction of a second old."""
+        now_s = self._board.now_s()
+        if self._cached is None or now_s - self._cached[0] >= STATUS_CACHE_S:
+            self._cached = (now_s, self._status())
+        return self._cached[1]
+
+    def _status(self) -> Status:
+        board = self._board
+        state, standing = board.journal.state, board.standing
+        current = board.round if board.leadership.leading else None
+        return Status(
+            run=board.spec.run,
+            spec_sha256=board.spec_sha256,
+            hotkey=board.signer.hotkey,
+            server_ns=board.clock.wall_ns(),
+            leading=board.leadership.leading,
+            term=state.term,
+            next_seq=state.next_seq,
+            head_revision=state.head,
+            rounds_committed=state.rounds_committed,
+            rounds_aborted=state.rounds_aborted,
+            round=self._view(current, None) if current else None,
+            waiting_for=board.waiting_for[:300],
+            heldout_loss_first=standing.heldout_first,
+            heldout_loss_head=standing.heldout_head,
+            reported_round=standing.reported_round,
+            weights_set_block=standing.weights_set_block,
+            weights_round=standing.weights_round,
+            miners=self._miners(current),
+        )
+
+    def _view(self, current: Round, hotkey: Hotkey | None) -> RoundView:
+        now_s = self._board.now_s()
+        facts = facts_of(current, self._board.journal.state, self._board.members, now_s)
+        return RoundView(
+            round=current.state.round,
+            base_revision=current.state.base_revision,
+            phase=current.state.phase.value,
+            instruction=instruction(current, self._board.members.get(hotkey) if hotkey else None),
+            seconds_left=core.seconds_left(current.state, now_s, self._policy),
+            tokens=core.trained_tokens(facts),
+            target_tokens=self._policy.target_tokens,
+        )
+
+    def _miners(self, current: Round | None) -> list[MinerStatus]:
+        seen = sorted(self._board.members, key=lambda member: member.hotkey)
+        rows = (self._miner(current, member) for member in seen[:MAX_MINERS])
+        return [row for row in rows if row is not None]
+
+    def _miner(self, current: Round | None, member: Member) -> MinerStatus | None:
+        board, beat = self._board, member.beat
+        seat = board.membership.known(member.hotkey)
+        if beat is None or seat is None:
+            return None
+        delivered = current is not None and current.submissions.delivered().get(member.hotkey, False)
+        live = board.members.is_live(member, board.now_s())
+        return MinerStatus(
+            hotkey=member.hotkey,
+            uid=seat.uid,
+            live=live,
+            phase=beat.phase,
+            round_tokens=round_tokens(member, current.state.round) if current else 0,
+            tokens_per_s=beat.tokens_per_s,
+            upload=beat.upload if beat.phase is Phase.UPLOADING else None,
+            delivered=delivered,
+            score=board.standing.averages.get((seat.hotkey, seat.registered_block)),
+            silent_s=max(0.0, board.now_s() - member.heard_s),
+            note=beat.note,
+        )
+
+
+def instruction(current: Round, member: Member | None) -> Instruction:
+    """What the sender of a heartbeat should do: train, submit what it has, or wait for the log."""
+    done = member is not None and current.submissions.delivered().get(member.hotkey, False)
+    if done or not current.takes_submissions:
+        return "wait"
+    if current.state.phase is RoundPhase.OPEN:
+        return "train"
+    at_work = member is None or trains(member, RoundId(current.state.round))
+    return "submit" if at_work else "wait"
