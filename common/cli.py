@@ -57,7 +57,7 @@ def summary(point: EntryPoint) -> str:
         spec = importlib.util.find_spec(point.module)
         source = Path(spec.origin).read_bytes() if spec and spec.origin else b""
         text = ast.get_docstring(ast.parse(source)) or ""
-    except (ImportError, OSError, SyntaxError):
+    except (ImportError, OSError, SyntaxError, ValueError):  # ValueError: a module made without a file
         return "(can't be loaded)"
     line = text.split("\n\n")[0].replace("\n", " ").replace("``", "")
     return re.sub(r"^brigade [a-z ]+: ", "", line)
@@ -99,28 +99,42 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
+def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """While options are parsed, since the command's defaults are needed right after."""
+    if path is not None:
+        from common.config import read_tables
+
+        ctx.default_map = read_tables(path, set(commands()))
+    return path
+
+
+def _set_log_dir(path: Path | None) -> Path | None:
+    if path is not None:
+        log_into(path.absolute())
+    return path
+
+
 @app.callback()
 def root(
-    ctx: typer.Context,
     config: Annotated[
         Path | None,
-        typer.Option(envvar="BRIGADE_CONFIG", help="TOML file with a table of settings for each command."),
+        typer.Option(
+            envvar="BRIGADE_CONFIG", callback=_read_config, help="TOML file with a table of settings for each command."
+        ),
     ] = None,
     log_dir: Annotated[
         Path | None,
-        typer.Option(envvar="BRIGADE_LOG_DIR", help="Folder of all log files, instead of the command's own."),
+        typer.Option(
+            envvar="BRIGADE_LOG_DIR",
+            callback=_set_log_dir,
+            help="Folder of all log files, instead of the command's own.",
+        ),
     ] = None,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Read the config file, if there is one."""
-    if log_dir is not None:
-        log_into(log_dir.absolute())
-    if config is not None:
-        from common.config import read_tables
-
-        ctx.default_map = read_tables(config, set(commands()))
+    """Options that stand before every command."""
 
 
 def apply_config(ctx: Any, command: Any) -> None:
@@ -139,7 +153,9 @@ def main(args: Sequence[str] | None = None) -> None:
 def run(args: list[str]) -> int:
     """Run one command line and return its exit code, with every error turned into one line on stderr."""
     if sys.platform != "linux":
-        return _fail(f"Brigade runs on Linux; {sys.platform} is not supported: use a Linux machine, container or WSL 2", 3)
+        return _fail(
+            f"Brigade runs on Linux; {sys.platform} is not supported: use a Linux machine, container or WSL 2", 3
+        )
     try:
         result = app(args, prog_name="brigade", standalone_mode=False)
     except typer.TyperException as error:

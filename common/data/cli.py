@@ -23,12 +23,18 @@ def data() -> None:
 
 @app.command("prepare")
 def prepare_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the token files and their index.")],
+    out: Annotated[
+        Path, typer.Option("--out", envvar="BRIGADE_DATA", help="Folder for the token files and their index.")
+    ],
     path: Annotated[
         Path | None, typer.Argument(help="Text file or folder; without it, the standard library of Python.")
     ] = None,
-    max_bytes: Annotated[int | None, typer.Option("--max-bytes", help="Keep at most this much text.")] = None,
-    tokenizer: Annotated[str, typer.Option("--tokenizer", help="How text becomes tokens: bytes.")] = "bytes",
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", envvar="BRIGADE_MAX_BYTES", help="Keep at most this much text.")
+    ] = None,
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", envvar="BRIGADE_TOKENIZER", help="How text becomes tokens: bytes.")
+    ] = "bytes",
 ) -> None:
     """Turn text into token files with an index, and print the dataset's identifier."""
     if max_bytes is not None and max_bytes <= 0:
