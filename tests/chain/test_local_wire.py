@@ -21,6 +21,7 @@ from tests.chain.support import async_test
 ALICE = Keypair.create_from_uri("//Alice")
 BOB = Keypair.create_from_uri("//Bob")
 IMMORTAL = "00"
+NO_WEIGHTS: dict[str, Any] = {"netuid": 1, "dests": [], "weights": [], "version_key": 0}
 
 
 class Wire:
@@ -141,7 +142,7 @@ async def test_a_failed_call_costs_its_nonce_and_leaves_no_trace(wire: Wire) -> 
     [
         ("Balances", "transfer_keep_alive", {"dest": {"Raw": "0x1234"}, "value": 1}),
         ("System", "remark", {"remark": "0x00"}),
-        ("SubtensorModule", "set_weights", {"netuid": 0, "dests": [], "weights": [], "version_key": 0}),
+        ("SubtensorModule", "set_weights", NO_WEIGHTS | {"netuid": 0}),
         (
             "SubtensorModule",
             "set_mechanism_weights",

@@ -62,9 +62,8 @@ def test_files_that_are_no_keys(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_key_is_named(tmp_path: Path) -> None:
-    made = SdkWallet("locked", "default", path=str(tmp_path))
-    made.create_new_coldkey(suppress=True, coldkey_password="secret")
-    made.create_new_hotkey(use_password=False, suppress=True)
+    ensure_wallet(tmp_path, "locked")
+    (tmp_path / "locked" / "coldkey").write_bytes(b"$NACL" + bytes(80))
     wallet = open_wallet(tmp_path, "locked")
     with pytest.raises(SetupError, match="encrypted"):
         wallet.coldkey.sign(b"x")
