@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hypothesis import HealthCheck, settings
+
 from common.identity import KeypairSigner, Signer
 from common.records import ObjectRef
 from common.runlog.casput import Patience
@@ -51,6 +53,11 @@ def small_spec(num_shards: int = 1, momentum: float = 0.0) -> RunSpec:
 
 
 SPEC = small_spec()
+
+
+def steady(max_examples: int) -> settings:
+    """Settings of a property test that a loaded machine can't fail: no deadline, no complaint about slow draws."""
+    return settings(max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def no_patience(attempts: int = 4) -> Patience:

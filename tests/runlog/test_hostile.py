@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common import canonical, keys
@@ -24,7 +24,7 @@ from common.runlog.lease import LEASE, decode_lease
 from common.runlog.replay import apply, begin, replay
 from common.runlog.state import RunState
 from common.units import Hotkey
-from tests.runlog.support import ALICE, MINERS, OWNER
+from tests.runlog.support import ALICE, MINERS, OWNER, steady
 from tests.runlog.world import World, eventful_world
 
 SIGNERS = {signer.hotkey: signer for signer in (OWNER, ALICE, *MINERS)}
@@ -90,7 +90,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
     return kind, changed
 
 
-@settings(max_examples=400, deadline=None)
+@steady(400)
 @given(damaged())
 def test_damaged_bytes_are_refused(case: tuple[str, bytes]) -> None:
     kind, data = case
@@ -149,7 +149,7 @@ def _sign(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     return sign_record(kind, body, signer).to_json()
 
 
-@settings(max_examples=150, deadline=None)
+@steady(150)
 @given(st.data())
 def test_signed_nonsense_in_a_slot_is_void_or_valid(data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(slots()) - 1))
@@ -165,7 +165,7 @@ def test_signed_nonsense_in_a_slot_is_void_or_valid(data: st.DataObject) -> None
     assert after.next_seq == index + 1
 
 
-@settings(max_examples=150, deadline=None)
+@steady(150)
 @given(st.data())
 def test_signed_nonsense_in_other_records_is_refused(data: st.DataObject) -> None:
     kind, body = data.draw(st.sampled_from([sample for sample in samples() if sample[0] != "log"]))

@@ -14,7 +14,7 @@ from common.errors import Retryable
 from common.identity import Signer
 from common.runlog.lease import LeaseKeeper, LeaseLost, Sight, decide, decode_lease, encode_lease, observe
 from common.store.memory import MemoryStore
-from tests.runlog.support import ALICE, BOB, SPEC, STRANGER, no_patience
+from tests.runlog.support import ALICE, BOB, SPEC, STRANGER, no_patience, steady
 
 T = 15.0
 KEY = keys.lease_key(SPEC.run)
@@ -138,6 +138,7 @@ def test_bytes_that_are_no_lease_expire_like_one() -> None:
         assert watcher.acquire(term=2).take
 
 
+@steady(100)
 @given(
     seen=st.lists(st.tuples(st.floats(0, 10), st.sampled_from(["a", "b", None])), min_size=1, max_size=30),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Rejected
@@ -35,6 +35,7 @@ from tests.runlog.support import (
     slot,
     small_spec,
     started,
+    steady,
     takeover,
 )
 
@@ -244,7 +245,7 @@ def _is_sound(state: RunState) -> bool:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@steady(120)
 @given(logs(garbage=True))
 def test_every_prefix_is_a_valid_state_and_steps_add_up(slots: list[bytes]) -> None:
     steps = list(history(SPEC, slots))
@@ -256,7 +257,7 @@ def test_every_prefix_is_a_valid_state_and_steps_add_up(slots: list[bytes]) -> N
     assert replay(SPEC, slots) == state == replay(SPEC, list(slots))
 
 
-@settings(max_examples=60, deadline=None)
+@steady(60)
 @given(logs(garbage=False), st.data())
 def test_a_changed_past_is_seen_at_the_next_entry(slots: list[bytes], data: st.DataObject) -> None:
     """Replay calls that entry void; verify, for which ``wrong_prev`` is an error, names the slot."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common import keys
@@ -16,7 +16,7 @@ from common.runlog.verify import verify_run
 from common.spec import spec_hash
 from common.store.memory import MemoryStore
 from common.units import Sha256, ShardId
-from tests.runlog.support import ALICE, BOB, MINERS, STRANGER, opened, slot
+from tests.runlog.support import ALICE, BOB, MINERS, STRANGER, opened, slot, steady
 from tests.runlog.world import World, copy_store, eventful_world
 
 
@@ -67,7 +67,7 @@ def test_every_object_of_each_kind_is_named_when_a_bit_flips(kind: str, committe
         assert found_wrong(store, expected).key == key
 
 
-@settings(max_examples=150, deadline=None)
+@steady(150)
 @given(st.data())
 def test_any_bit_of_any_object(data: st.DataObject) -> None:
     w = world()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common import keys
@@ -28,6 +28,7 @@ from tests.runlog.support import (
     no_patience,
     opened,
     slot,
+    steady,
     takeover,
 )
 
@@ -110,7 +111,7 @@ def test_the_deposed_leader_learns_it_and_writes_nothing() -> None:
 Move = tuple[bool, int]  # who moves, and how: 0 take over, 1 open or abort a round, 2 catch up
 
 
-@settings(max_examples=60, deadline=None)
+@steady(60)
 @given(
     moves=st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=25),
     faults=st.lists(st.sampled_from(["lose", "fail", "junk", ""]), max_size=25),
