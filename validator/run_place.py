@@ -1,24 +1,31 @@
 """Where a run is that somebody wants to look at: a folder of ``brigade up``, or a bucket by its address.
 
-Reading needs no keys where the bucket is public; listing always does.
+Reading needs no keys where the bucket is public; listing always does. A folder's own storage server is started for
+the time of one command when `brigade up` is not running it.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from common.errors import OperatorError
 from common.runlog.reader import load_run, spec_hash_of_log
 from common.spec import RunSpec
 from common.store.config import StorageConfig, load_config
 from common.store.port import ObjectReader, ObjectStore
+from common.store.ports import is_free
 from common.store.reader import HttpReader, StoreReader
 from common.store.s3 import S3Store
+from common.store.seaweed import SeaweedServer
 from common.units import Sha256
 
 DEFAULT_FOLDER = Path("brigade-run")
+EMBEDDED = "storage"
+"""Folder of the server that `brigade up` runs; its storage.json tells where it listens."""
 MAX_RUN_FILE_BYTES = 64 * 1024
 
 
@@ -98,7 +105,20 @@ def _in_folder(asked: Asked) -> Place:
     if run is None:
         raise OperatorError(f"{folder} has no run.json: give --run NAME")
     known = facts.get("spec_sha256") if run == facts.get("run") else None
-    return _with_keys(load_config(path), run, _sha256(asked.spec_sha256 or known))
+    config = load_config(path)
+    if path.parent.name == EMBEDDED:
+        _serve_meanwhile(path.parent, config)
+    return _with_keys(config, run, _sha256(asked.spec_sha256 or known))
+
+
+def _serve_meanwhile(directory: Path, config: StorageConfig) -> None:
+    """Run the folder's own storage server until this process ends, when nothing runs it now."""
+    port = urlsplit(config.endpoint).port
+    if port is None or not is_free(port):
+        return
+    server = SeaweedServer(directory.absolute(), bucket=config.bucket)
+    server.start(die_with_parent=True)
+    atexit.register(server.stop)
 
 
 def _with_keys(config: StorageConfig, run: str, spec_sha256: Sha256 | None) -> Place:
