@@ -7,7 +7,6 @@ updates and momentum are vectors of the same length. Pure: numpy only.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -117,12 +116,6 @@ def little_endian_bytes(vector: Vector) -> memoryview:
     """The vector's bytes as they are stored and hashed; shares memory with it where the machine is little-endian."""
     stored = np.ascontiguousarray(vector if sys.byteorder == "little" else vector.astype("<f4"))
     return stored.view(np.uint8).data
-
-
-def model_hash(shard_hashes: Mapping[int, Sha256] | tuple[Sha256, ...]) -> Sha256:
-    """One hash for all shards of a revision: SHA-256 over their weights hashes in shard order."""
-    ordered = shard_hashes if isinstance(shard_hashes, tuple) else tuple(shard_hashes[k] for k in sorted(shard_hashes))
-    return Sha256(hashlib.sha256("".join(ordered).encode("ascii")).hexdigest())
 
 
 def _layer_schema(spec: ModelSpec) -> dict[str, Shape]:
