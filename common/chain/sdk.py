@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import bittensor as bt
 from bittensor.metagraph import fetch as fetch_metagraph
+from bittensor.settings import resolve_endpoint
 from loguru import logger
 
 from common import timeouts
@@ -35,7 +36,7 @@ from common.chain.port import (
 from common.chain.sdk_decode import neuron, raw_fields, seconds
 from common.chain.wallets import DevWallet, Wallet
 from common.chain.weights import check_vector
-from common.errors import BrigadeError, Fatal, Rejected, Retryable
+from common.errors import BrigadeError, Fatal, OperatorError, Rejected, Retryable
 from common.units import Coldkey, Hotkey, Uid
 
 T = TypeVar("T")
@@ -73,6 +74,11 @@ class SdkChain:
     def __init__(
         self, url: str, wallet: Wallet | DevWallet | None = None, *, timeout_s: float = timeouts.CHAIN_CALL_S
     ) -> None:
+        """``OperatorError`` for what is neither a URL nor a network that the SDK knows."""
+        try:
+            resolve_endpoint(url)
+        except ValueError as error:
+            raise OperatorError(str(error)) from None
         self.url = url
         self._wallet = wallet
         self._timeout_s = timeout_s
@@ -281,7 +287,7 @@ class SdkChain:
     ) -> None:
         """See ``ChainPort``."""
         admin, net = bt.calls.AdminUtils, {"netuid": netuid}
-        wanted = [
+        wanted: list[tuple[Any, Callable[[Any], Any]]] = [
             (tempo, lambda v: admin.sudo_set_tempo(tempo=v, **net)),
             (
                 weights_rate_limit_blocks,

@@ -74,7 +74,7 @@ class ChainProcess:
     def _end(self) -> int:
         assert self._process is not None
         assert self._process.stdout is not None
-        code = self._process.wait(timeout=20)
+        code = self._process.wait(timeout=60)
         self._process.stdout.close()
         return code
 
@@ -117,7 +117,7 @@ class Bench:
         """The owner with stake, behind an epoch that gave it a permit."""
         port = self.port(owner)
         await port.add_stake(netuid, owner.hotkey_ss58, 100)
-        await port.wait_for_block(await port.next_epoch_block(netuid), timeout_s=20)
+        await port.wait_for_block(await port.next_epoch_block(netuid), timeout_s=120)
         return port
 
     async def close(self) -> None:
@@ -155,4 +155,4 @@ def sdk_bench(url: str) -> Bench:
     """A bench on a node."""
     from common.chain.sdk import SdkChain
 
-    return Bench(lambda wallet: SdkChain(url, wallet, timeout_s=20), dev_wallet("//Alice"), "sdk")
+    return Bench(lambda wallet: SdkChain(url, wallet, timeout_s=120), dev_wallet("//Alice"), "sdk")

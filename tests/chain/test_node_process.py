@@ -17,11 +17,11 @@ from common.chain.local.process import run_node
 from common.chain.port import Endpoint
 from common.chain.sdk import SdkChain, sdk_environment
 from common.cli import run as brigade
-from common.errors import BrigadeError, Rejected, RemoteError, Retryable
+from common.errors import BrigadeError, OperatorError, Retryable
 from common.units import Uid
 from tests.chain.support import BLOCK_TIME_S, REPOSITORY, Bench, ChainProcess, async_test, cache_dir, sdk_bench
 
-WAIT_S = 30.0
+WAIT_S = 120.0  # a guard against hanging; nothing here takes long on an idle machine
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_killed_at_any_moment_it_keeps_all_that_it_confirmed(chain: ChainP
     validator = await bench.validator(netuid, owner)
     await validator.set_weights(netuid, {Uid(0): 65535}, version_key=0)
     genesis, block = await validator.genesis_hash(), await validator.block()
-    port = SdkChain(chain.url, owner, timeout_s=5)
+    port = SdkChain(chain.url, owner, timeout_s=WAIT_S)
     for round_number in range(4):
         confirmed: list[bytes] = []
         writing = asyncio.create_task(_write_until_it_fails(port, netuid, confirmed))
@@ -83,13 +83,7 @@ async def _write_until_it_fails(port: SdkChain, netuid: int, confirmed: list[byt
             await port.set_commitment(netuid, (text,))
         except Retryable:
             return
-        except Rejected as refused:
-            if refused.code != "limit_exceeded":
-                raise
-            number -= 1  # the byte budget of this epoch is used up
-            await port.wait_for_block(await port.next_epoch_block(netuid), WAIT_S)
-        else:
-            confirmed.append(text)
+        confirmed.append(text)
 
 
 @async_test
@@ -97,7 +91,7 @@ async def test_one_connection_outlives_restarts(chain: ChainProcess) -> None:
     chain.start()
     bench = sdk_bench(chain.url)
     netuid, owner = await bench.subnet()
-    port = SdkChain(chain.url, owner, timeout_s=5)
+    port = SdkChain(chain.url, owner, timeout_s=WAIT_S)
     waiting = asyncio.create_task(port.wait_for_block(await port.block() + 20, WAIT_S))
     chain.kill()
     for work in (port.block(), port.set_commitment(netuid, (b"x",)), port.metagraph(netuid)):
@@ -114,15 +108,14 @@ async def test_one_connection_outlives_restarts(chain: ChainProcess) -> None:
 @async_test
 async def test_a_stopped_node_is_an_answer_that_does_not_come(chain: ChainProcess) -> None:
     chain.start()
-    port = SdkChain(chain.url, timeout_s=0.3)
-    await port.block()
+    patient, hasty = SdkChain(chain.url, timeout_s=WAIT_S), SdkChain(chain.url, timeout_s=0.3)
+    before = await patient.block()
     chain.pause()
     with pytest.raises(Retryable, match="no answer"):
-        await port.block()
+        await hasty.block()
     chain.resume()
-    patient = SdkChain(chain.url, timeout_s=WAIT_S)
-    assert await patient.block() > 0
-    await port.close()
+    assert await patient.block() >= before
+    await hasty.close()
     await patient.close()
     chain.stop()
 
@@ -215,8 +208,12 @@ def test_nothing_lands_in_the_home_folder(chain_process: ChainProcess, tmp_path:
 
 @async_test
 async def test_no_node_at_all_is_retryable() -> None:
-    port = SdkChain("ws://127.0.0.1:9", timeout_s=5)
-    with pytest.raises(RemoteError) as failed:
+    port = SdkChain("ws://127.0.0.1:9", timeout_s=WAIT_S)
+    with pytest.raises(Retryable, match="no connection"):
         await port.block()
-    assert isinstance(failed.value, Retryable)
     await port.close()
+
+
+def test_a_network_that_is_none() -> None:
+    with pytest.raises(OperatorError, match="nowhere"):
+        SdkChain("nowhere")

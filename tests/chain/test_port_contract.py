@@ -10,7 +10,7 @@ from common.errors import Rejected, Retryable
 from common.units import Uid
 from tests.chain.support import Bench, async_test
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 @async_test

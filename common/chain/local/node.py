@@ -34,13 +34,14 @@ class Node:
         self.runtime = ChainRuntime(metadata)
         self.identity: ChainIdentity = open_identity(folder, block_time_s, metadata.spec_version, now_ms, seed)
         self._journal = Journal(folder)
-        records = self._journal.records or [genesis_record(self.runtime)]
+        records = list(self._journal.records) or [genesis_record(self.runtime)]
         if not self._journal.records:
             self._journal.append(records[0])
         floor = records[-1].number
         self.clock = BlockClock(self.identity.genesis_ms, self.identity.block_time_s, clock, floor)
         genesis_hash = self.identity.genesis_hash(metadata)
         self.chain = Chain(self.runtime, genesis_hash, records, self.clock.timestamp_ms)
+        self._journal.records.clear()  # the chain keeps what can still be read
         self.chain.advance(self.clock.number())
         self.pool = Pool()
         self._listeners: set[HeadListener] = set()
