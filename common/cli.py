@@ -138,11 +138,12 @@ def root(
 
 
 def apply_config(ctx: Any, command: Any) -> None:
-    """Check the config file's table for ``command`` before its values become defaults."""
+    """Check the config file's table for ``command``, and make its values the command's defaults."""
     if ctx.default_map:
-        from common.config import check_table
+        from common.config import command_defaults
 
-        check_table(command, ctx.default_map.get(command.name, {}), f"[{command.name}]")
+        table = ctx.default_map.get(command.name, {})
+        ctx.default_map = {command.name: command_defaults(command, table, f"[{command.name}]")}
 
 
 def main(args: Sequence[str] | None = None) -> None:

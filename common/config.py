@@ -2,6 +2,7 @@
 
 A settings file is TOML: one table for each command, named as on the command line (``[up]``, ``[miner.start]``), its
 keys the long options with underscores. Flags stand above the environment, that above the file, that above defaults.
+Options without an environment variable (``--yes``) are answers for one call and no settings.
 Invariant: what a file sets is a setting that exists; an unknown table or key is refused, naming it.
 """
 
@@ -52,19 +53,31 @@ def read_tables(path: Path, known: set[str]) -> dict[str, Any]:
     return tables
 
 
-def check_table(command: Any, table: Mapping[str, Any], where: str) -> None:
-    """Raise OperatorError unless every key of ``table`` is an option (or, for a group, a command) of ``command``."""
+def command_defaults(command: Any, table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The table as the defaults of ``command``'s parameters (for a group, of its commands).
+
+    Raises OperatorError unless every key is an option (or a command) that exists.
+    """
     subcommands = getattr(command, "commands", {})
-    options = {parameter.name for parameter in _options(command)}
+    names = {key_of(parameter): parameter.name for parameter in _options(command)}
+    defaults: dict[str, Any] = {}
     for key, value in table.items():
         if key in subcommands:
             if not isinstance(value, dict):
                 raise OperatorError(f"{where}: {key!r} must be a table")
-            check_table(subcommands[key], value, f"{where[:-1]}.{key}]")
-        elif key not in options:
-            raise OperatorError(f"{where} of the config file: unknown setting {key!r}{_hint(key, options)}")
+            defaults[key] = command_defaults(subcommands[key], value, f"{where[:-1]}.{key}]")
+        elif key not in names:
+            raise OperatorError(f"{where} of the config file: unknown setting {key!r}{_hint(key, names)}")
         elif isinstance(value, dict):
             raise OperatorError(f"{where} of the config file: {key!r} is a setting, not a table")
+        else:
+            defaults[names[key]] = value
+    return defaults
+
+
+def key_of(parameter: Any) -> str:
+    """The name of an option in the file: ``--block-time`` → ``block_time``."""
+    return str(parameter.opts[0].lstrip("-").replace("-", "_"))
 
 
 def example() -> str:
@@ -95,20 +108,19 @@ def _tables(command: Any, path: str) -> Iterator[str]:
 
 def _options(command: Any) -> Iterator[Any]:
     for parameter in command.params:
-        if parameter.param_type_name == "option" and parameter.name != "help" and not parameter.hidden:
+        if parameter.param_type_name == "option" and parameter.envvar and not parameter.hidden:
             yield parameter
 
 
 def _described(parameter: Any) -> str:
-    variable = parameter.envvar if isinstance(parameter.envvar, str) else ""
-    return f"{parameter.help or ''}{f' ({variable})' if variable else ''}".strip()
+    return f"{parameter.help or ''} ({parameter.envvar})".strip()
 
 
 def _assignment(parameter: Any) -> str:
     default = parameter.default() if callable(parameter.default) else parameter.default
     if default is None or default == () or default == []:
-        return f"# {parameter.name} ="
-    return f"{parameter.name} = {_value(default)}"
+        return f"# {key_of(parameter)} ="
+    return f"{key_of(parameter)} = {_value(default)}"
 
 
 def _value(value: Any) -> str:
@@ -137,6 +149,6 @@ def _first_line(text: str | None) -> str:
     return (text or "").strip().split("\n\n")[0]
 
 
-def _hint(name: str, known: Iterable[str | None]) -> str:
-    near = difflib.get_close_matches(name, [word for word in known if word], n=1)
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -44,7 +44,7 @@ SpecHash = Annotated[
     str | None,
     typer.Option("--spec-sha256", envvar="BRIGADE_SPEC_SHA256", help="What the spec must hash to, as on chain."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+AsJson = Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="For programs.")]
 
 
 @app.command()
@@ -121,7 +121,9 @@ def verify(
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Option(help="Folder to write model.safetensors and config.json into.")],
+    out: Annotated[
+        Path, typer.Option(envvar="BRIGADE_OUT", help="Folder to write model.safetensors and config.json into.")
+    ],
     folder: Folder = None,
     run: Run = None,
     endpoint: Endpoint = None,
@@ -131,7 +133,9 @@ def export(
     access_key: AccessKey = None,
     secret_key: SecretKey = None,
     spec_sha256: SpecHash = None,
-    revision: Annotated[int | None, typer.Option(min=0, help="Which revision; by default the head.")] = None,
+    revision: Annotated[
+        int | None, typer.Option(envvar="BRIGADE_REVISION", min=0, help="Which revision; by default the head.")
+    ] = None,
 ) -> None:
     """Write a revision as a folder that `transformers` loads as a Llama model."""
     place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))

@@ -51,11 +51,15 @@ def probe(
     config_path: Annotated[
         Path | None, typer.Option("--config", envvar="BRIGADE_STORAGE_CONFIG", help="A storage.json; or give the rest.")
     ] = None,
-    endpoint: Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_ENDPOINT")] = None,
-    bucket: Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_BUCKET")] = None,
-    prefix: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_PREFIX")] = "",
+    endpoint: Annotated[
+        str | None, typer.Option(envvar="BRIGADE_STORAGE_ENDPOINT", help="S3 endpoint, http(s)://host[:port].")
+    ] = None,
+    bucket: Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_BUCKET", help="Name of the bucket.")] = None,
+    prefix: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_PREFIX", help="Prefix in the bucket.")] = "",
     region: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_REGION", help="R2 wants auto.")] = "us-east-1",
-    access_key: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_ACCESS_KEY", show_default=False)] = "",
+    access_key: Annotated[
+        str, typer.Option(envvar="BRIGADE_STORAGE_ACCESS_KEY", show_default=False, help="Access key.")
+    ] = "",
     secret_key: Annotated[
         str, typer.Option(envvar="BRIGADE_STORAGE_SECRET_KEY", show_default=False, help="Better in the environment.")
     ] = "",
