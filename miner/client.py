@@ -51,7 +51,15 @@ class _Answer:
 class ValidatorClient:
     """A long-lived connection to one validator. Every method may raise ``Retryable`` and ``Rejected``."""
 
-    def __init__(self, base_url: str, server: Hotkey, signer: KeypairSigner, clock: Clock) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        server: Hotkey,
+        signer: KeypairSigner,
+        clock: Clock,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``transport`` replaces the network."""
         self.server = server
         self.base_url = base_url
         self.time = ServerTime(clock)
@@ -59,6 +67,7 @@ class ValidatorClient:
         self._clock = clock
         self._http = httpx.AsyncClient(
             base_url=base_url,
+            transport=transport,
             timeout=httpx.Timeout(timeouts.CONTROL_READ_S, connect=timeouts.CONNECT_S),
             limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
             follow_redirects=False,

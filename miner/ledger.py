@@ -12,11 +12,11 @@ from common.merge.feedback import Feedback, Settled
 from common.model.layout import Vector
 from common.spec import RunSpec
 from common.units import RoundId
+from miner.adamw import OptimizerState
 from miner.blocking import in_thread
 from miner.delta import Submission, settle, unsent
 from miner.follow import LogView
 from miner.state import NO_ROUND, Memory, StateFolder
-from miner.trainer import OptimizerState
 from miner.work import WorkDone
 
 

@@ -31,9 +31,9 @@ from common.model.layout import Vector
 from common.spec import RunSpec, spec_hash
 from common.store.reader import atomic_file
 from common.units import Hotkey, Revision, RoundId, Sha256
+from miner.adamw import OptimizerState
 from miner.delta import Submission, reopen
 from miner.trace import TraceStep
-from miner.trainer import OptimizerState
 from miner.work import WorkDone
 
 T = TypeVar("T")

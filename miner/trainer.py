@@ -1,7 +1,7 @@
 """Inner training of one shard on one device, in the caller's thread. Knows nothing of rounds, network or disk.
 
-Weights, gradients and both AdamW moments are flat float32 vectors in layout order; the model's tensors and the
-optimizer's state are views of them, so that saving, loading and hashing are single copies.
+Weights, gradients and both AdamW moments are flat float32 vectors in layout order, of which the model's tensors are
+views, so that saving, loading and hashing are single copies.
 
 Invariant: weights and moments are finite after every step. A step whose loss or gradient is not finite is not taken:
 the state before it *is* the last finite one. Several in a row mean that the weights themselves lead nowhere; then the
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from common.errors import OperatorError
 from common.model.flat import FlatShard, build_shard
@@ -27,6 +26,7 @@ from common.model.layout import Vector
 from common.model.loss import training_loss
 from common.model.shards import ShardLayers
 from common.spec import RunSpec
+from miner.adamw import FlatAdamW, OptimizerState
 from miner.schedule import learning_rate
 
 Samples = npt.NDArray[np.int64]
@@ -52,15 +52,6 @@ class StepResult:
     """Why the trainer returned to the loaded vector; empty when it did not."""
 
 
-@dataclass(frozen=True)
-class OptimizerState:
-    """AdamW's moments, flat, float32 [total], and how many steps they hold."""
-
-    first: Vector
-    second: Vector
-    steps: int
-
-
 class Trainer:
     """AdamW on one shard. Not thread-safe: one thread owns it."""
 
@@ -80,11 +71,9 @@ class Trainer:
         self._device = torch.device(device)
         self._now_s = now_s
         self._flat: FlatShard = build_shard(spec.model, shard, device=device)
-        self._first, self._second = torch.zeros_like(self._flat.weights), torch.zeros_like(self._flat.weights)
-        self._steps = 0
+        self._optimizer = FlatAdamW(spec.inner, self._flat.layout, self._flat.weights, self._flat.grads)
         self._loaded: Vector = self._flat.take()
         self._not_finite = 0
-        self._optimizer = self._make_optimizer()
 
     @property
     def count(self) -> int:
@@ -119,18 +108,11 @@ class Trainer:
 
     def optimizer_state(self) -> OptimizerState:
         """A copy of the moments in the host's memory."""
-        first, second = (moment.cpu().numpy().copy() for moment in (self._first, self._second))
-        return OptimizerState(first, second, self._steps)
+        return self._optimizer.state()
 
     def restore_optimizer(self, state: OptimizerState | None) -> None:
         """Set the moments, or clear them. Raises ValueError for vectors of another length."""
-        zeros = np.zeros(self.count, dtype=np.float32)
-        first, second, steps = (state.first, state.second, state.steps) if state else (zeros, zeros, 0)
-        for target, source in ((self._first, first), (self._second, second)):
-            target.copy_(torch.from_numpy(self._flat.layout.check(source).copy()))
-        self._steps = steps
-        for entry in self._optimizer.state.values():
-            entry["step"].fill_(steps)
+        self._optimizer.restore(state)
 
     def _gradient(self, batch: Samples) -> tuple[float, float]:
         """Loss and gradient norm; the gradient is left in the flat vector."""
@@ -147,10 +129,7 @@ class Trainer:
     def _update(self, norm: float, rate: float) -> None:
         if norm > self._inner.grad_clip:
             self._flat.grads.mul_(self._inner.grad_clip / (norm + _TINY))
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        self._steps += 1
+        self._optimizer.step(rate)
 
     def _after(self, taken: bool) -> str:
         """Count steps that were not taken; the reason when it is time to go back, else nothing."""
@@ -165,26 +144,6 @@ class Trainer:
         if self._device.type == "cuda":
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
-
-    def _make_optimizer(self) -> torch.optim.AdamW:
-        """AdamW over the module's views; norm weights do not decay. Its state is made of views of the flat moments."""
-        inner = self._inner
-        views: dict[bool, list[Tensor]] = {True: [], False: []}
-        for parameter in self._flat.module.parameters():
-            views[parameter.ndim > 1].append(parameter)
-        groups = [
-            {"params": views[True], "weight_decay": inner.weight_decay},
-            {"params": views[False], "weight_decay": 0.0},
-        ]
-        made = torch.optim.AdamW(groups, lr=inner.lr, betas=(inner.beta1, inner.beta2), eps=inner.eps, fused=True)
-        parameters = dict(self._flat.module.named_parameters())
-        for slot in self._flat.layout.slots:
-            made.state[parameters[slot.name]] = {
-                "step": torch.zeros((), dtype=torch.float32, device=self._device),
-                "exp_avg": self._first[slot.start : slot.end].view(slot.shape),
-                "exp_avg_sq": self._second[slot.start : slot.end].view(slot.shape),
-            }
-        return made
 
 
 def choose_device(wish: str) -> str:

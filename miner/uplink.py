@@ -26,8 +26,12 @@ from miner.delta import Submission
 from miner.meter import UploadMeter
 from miner.patience import Patience
 
-AGAIN = frozenset({"not_leader", "not_uploaded", "checksum_mismatch", "url_expired", "url_refused", "upload_refused"})
-"""Refusals that a fresh start cures: another leader, a fresh URL, the bytes once more."""
+NOT_NOW = frozenset({"not_leader", "round_closed", "wrong_round"})
+"""Refusals of a leader that is not where the log is: asked again until the log ends the round."""
+AGAIN = frozenset(
+    {"not_announced", "not_uploaded", "checksum_mismatch", "url_expired", "url_refused", "upload_refused"}
+)
+"""Refusals that a fresh start cures: the manifest, the URL or the bytes once more."""
 MAX_FRESH_STARTS = 5
 PUT_POLICY = RetryPolicy(attempts=2)
 
@@ -65,8 +69,8 @@ class Uplink:
                 except Retryable as error:
                     await self._retry(error)
                 except Rejected as error:
-                    fresh_starts += 1
-                    if error.code not in AGAIN or fresh_starts > MAX_FRESH_STARTS:
+                    fresh_starts += error.code not in NOT_NOW
+                    if error.code not in AGAIN | NOT_NOW or fresh_starts > MAX_FRESH_STARTS:
                         return Delivery(False, error.code, error.message)
                     await self._retry(error)
         finally:
