@@ -1,0 +1,124 @@
+"""The arithmetic of summary.json, over a history and reports whose figures are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from common.runlog.entries import EntryData
+from common.runlog.replay import Step, history, replay
+from common.runlog.state import RunState
+from common.units import Uid
+from tests.runlog.support import ALICE, MINERS, SPEC, aborted, committed, frozen, genesis_slot, opened, slot, takeover
+from tests.runlog.support import member as plan_member
+from tests.up.support import member_report, report
+from validator.up.summary import Summary, describe, merged_members, summarise
+
+FIRST, SECOND, _ = MINERS
+UIDS = {FIRST.hotkey: Uid(2), SECOND.hotkey: Uid(3)}
+DENSE_BYTES = 4_000
+
+
+def a_history() -> list[Step]:
+    """One round that merges both miners, one that rejects the second, one that aborts."""
+    first, second = plan_member(SPEC, FIRST, tokens=800), plan_member(SPEC, SECOND, tokens=400)
+    again, late = plan_member(SPEC, FIRST, tokens=600), plan_member(SPEC, SECOND, tokens=500, code="late")
+    story: list[Callable[[RunState], EntryData]] = [
+        lambda _: takeover(),
+        opened,
+        lambda state: frozen(state, first, second),
+        committed,
+        opened,
+        lambda state: frozen(state, again, late),
+        committed,
+        opened,
+        aborted,
+    ]
+    slots = [genesis_slot()]
+    for entry in story:
+        state = replay(SPEC, slots)
+        slots.append(slot(state, entry(state), ALICE, term=1))
+    return list(history(SPEC, slots))
+
+
+def summed_up() -> Summary:
+    steps = a_history()
+    reports = [
+        report(0, member_report(FIRST.hotkey), member_report(SECOND.hotkey, tokens_per_s=50.0, tokens_trained=400)),
+        report(
+            1,
+            member_report(FIRST.hotkey, tokens_trained=700, training_ms=7_000, tokens_per_s=140.0, score=900.0),
+            member_report(SECOND.hotkey, tokens_per_s=50.0, tokens_trained=500, training_ms=9_000, score=300.0),
+            before=4.0,
+            after=2.25,
+        ),
+    ]
+    return summarise(
+        steps[-1].state, merged_members(steps), reports, UIDS, {Uid(2): 65535, Uid(3): 21845}, DENSE_BYTES, 1.234
+    )
+
+
+def test_the_log_decides_what_was_merged() -> None:
+    summary = summed_up()
+    assert (summary.rounds_committed, summary.rounds_aborted) == (2, 1)
+    assert summary.tokens_merged == 800 + 400 + 600
+    assert [miner.tokens_merged for miner in summary.miners] == [1400, 400]
+    assert [miner.uid for miner in summary.miners] == [2, 3]
+
+
+def test_losses_are_those_of_the_first_base_and_the_last_head() -> None:
+    summary = summed_up()
+    assert (summary.val_loss_first, summary.val_loss_last) == (5.5, 2.25)
+
+
+def test_shares_are_those_of_the_design() -> None:
+    summary = summed_up()
+    trained = 800 + 700 + 400 + 500
+    assert summary.tokens_trained == trained
+    assert summary.survival == pytest.approx(1800 / trained, abs=1e-4)
+    assert summary.utilisation == pytest.approx((8 + 7 + 8 + 9) / 40, abs=1e-4)
+    # The first miner's median speed is 120 tokens/s, the second's 50; each was online for 20 s.
+    assert summary.goodput == pytest.approx(1800 / (120 * 20 + 50 * 20), abs=1e-4)
+
+
+def test_delta_bytes_are_those_of_merged_deltas_only() -> None:
+    summary = summed_up()
+    sizes = [len(f"delta of {signer.hotkey}") for signer in (FIRST, SECOND, FIRST)]
+    assert summary.delta_bytes == round(sum(sizes) / 3)
+    assert summary.compression == pytest.approx(DENSE_BYTES / summary.delta_bytes, abs=0.01)
+
+
+def test_weights_are_by_uid_and_every_miner_has_one() -> None:
+    steps = a_history()
+    summary = summarise(steps[-1].state, merged_members(steps), [], UIDS, {Uid(2): 65535, Uid(0): 7}, DENSE_BYTES, 0.0)
+    assert summary.weights == {"2": 65535, "3": 0}
+
+
+def test_a_round_without_report_counts_by_its_manifests() -> None:
+    steps = a_history()
+    reports = [report(1, member_report(FIRST.hotkey, tokens_trained=700))]
+    summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
+    assert summary.tokens_trained == 700 + 800 + 400
+    assert summary.survival <= 1
+
+
+def test_a_run_that_did_nothing_divides_by_nothing() -> None:
+    steps = a_history()[:1]
+    summary = summarise(steps[-1].state, merged_members(steps), [], UIDS, {}, DENSE_BYTES, 0.0)
+    assert (summary.goodput, summary.utilisation, summary.survival, summary.compression) == (0, 0, 0, 0)
+    assert summary.val_loss_first is None
+    assert "unknown" in "\n".join(describe(summary, {}))
+
+
+def test_the_file_has_exactly_the_promised_fields() -> None:
+    fields = json.loads(summed_up().to_json())
+    assert set(fields) == {
+        *("schema", "val_loss_first", "val_loss_last", "rounds_committed", "rounds_aborted", "tokens_trained"),
+        *("tokens_merged", "goodput", "utilisation", "survival", "delta_bytes", "dense_bytes", "compression"),
+        *("weights", "miners", "load_average"),
+    }
+    assert fields["schema"] == 1
+    assert set(fields["miners"][0]) == {"hotkey", "uid", "tokens_trained", "tokens_merged", "score"}
+    assert fields["load_average"] == 1.23

@@ -1,0 +1,100 @@
+"""What is shown: plain lines without a terminal, JSON lines for programs, a table on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from common.clock import ManualClock
+from common.units import Hotkey
+from common.wire import Phase
+from tests.runlog.support import MINERS
+from tests.up.support import UPLOAD, miner_status, status
+from validator.up.table import JsonLines, LiveTable, PlainLines, choose_display, status_table
+
+FIRST, SECOND, THIRD = (signer.hotkey for signer in MINERS)
+NAMES = {Hotkey(FIRST): "miner-1", Hotkey(SECOND): "miner-2"}
+BUSY = status(
+    3,
+    miner_status(FIRST, score=12.5),
+    miner_status(SECOND, phase=Phase.UPLOADING, upload=UPLOAD, note="slow link"),
+    miner_status(THIRD, live=False, silent_s=75.0, delivered=True),
+    waiting_for="2 miners",
+    heldout_loss_first=5.5,
+    heldout_loss_head=2.25,
+)
+
+
+def test_plain_lines_tell_round_phase_and_every_miner() -> None:
+    out = io.StringIO()
+    PlainLines(out, NAMES, ManualClock()).status(BUSY)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("revision 3, round 3 open, 2,048/4,096 tokens")
+    assert "5.500 → 2.250" in lines[0]
+    assert lines[1].strip() == "miner-1 (uid 2): training, 1,024 tokens, 1,000 tokens/s, score 12.500"
+    assert "uploading" in lines[2]
+    assert "25% of 200.0 KiB, 2.0 Mbit/s" in lines[2]
+    assert "slow link" in lines[2]
+    assert "silent for 1m15s" in lines[3]
+    assert "delivered" in lines[3]
+    assert lines[4].strip() == "waiting for 2 miners"
+
+
+def test_plain_lines_come_on_changes_and_now_and_then() -> None:
+    out, clock = io.StringIO(), ManualClock()
+    plain = PlainLines(out, NAMES, clock, every_s=10.0)
+    plain.status(status(1))
+    plain.status(status(1))
+    assert len(out.getvalue().splitlines()) == 1
+    clock.advance(10)
+    plain.status(status(1))
+    plain.status(status(2))
+    assert len(out.getvalue().splitlines()) == 3
+
+
+def test_json_lines_are_one_object_each_in_one_schema() -> None:
+    out = io.StringIO()
+    display = JsonLines(out, NAMES, ManualClock())
+    display.note("miner-1 started again", event="child", child="miner-1")
+    display.status(BUSY)
+    note, shown = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (note["event"], note["child"], note["schema"]) == ("child", "miner-1", 1)
+    assert (shown["event"], shown["head_revision"], shown["names"][FIRST]) == ("status", 3, "miner-1")
+    assert shown["miners"][1]["upload"]["sent_bytes"] == 50 * 1024
+
+
+def test_without_a_terminal_there_is_no_table() -> None:
+    out = io.StringIO()
+    choose_display(False, NAMES, ManualClock(), out).status(BUSY)
+    assert "\x1b" not in out.getvalue()
+    assert out.getvalue().startswith("revision 3")
+
+
+def test_the_table_has_a_row_for_each_miner() -> None:
+    console = Console(file=io.StringIO(), width=160, force_terminal=False)
+    console.print(status_table(BUSY, NAMES))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in (
+        "miner-1",
+        "uploading",
+        "25% of 200.0 KiB",
+        "12.500",
+        "slow link",
+        f"{THIRD[:8]}…",
+        "silent for 1m15s",
+    ):
+        assert word in text
+
+
+def test_the_live_table_gives_the_terminal_back() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=160)
+    live = LiveTable(console, NAMES)
+    live.status(BUSY)
+    live.note("something")
+    live.close()
+    live.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "something" in text
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is shown again
