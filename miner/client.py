@@ -80,7 +80,7 @@ class ValidatorClient:
         answer = await self._exchange("GET", "/v1/health", b"", {})
         if answer.status != 200:
             raise Retryable(f"{self.base_url} answers {answer.status} to a question for its health")
-        health = parse(Health, answer.body, MAX_REPLY_BYTES)
+        health = self._parse_health(answer.body)
         if health.hotkey != self.server:
             raise Retryable(f"{self.base_url} is served by {health.hotkey}, not by {self.server}")
         self.time.observe(health.server_ns, self._clock.monotonic_s() - started_s)
@@ -117,6 +117,13 @@ class ValidatorClient:
         if answer.status != 200:
             raise self._error(answer)
         return parse(kind, answer.body, MAX_REPLY_BYTES)
+
+    def _parse_health(self, body: bytes) -> Health:
+        """This answer is not signed, so that nonsense only means that somebody else is there."""
+        try:
+            return parse(Health, body, MAX_REPLY_BYTES)
+        except Rejected as error:
+            raise Retryable(f"{self.base_url} does not answer as a validator: {error.message}") from error
 
     def _is_genuine(self, answer: _Answer, nonce: str) -> bool:
         try:

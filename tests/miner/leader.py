@@ -7,7 +7,9 @@ the merge and the chain are the real ones (in memory). A test waits on what the 
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,8 +30,9 @@ from common.identity import KeypairSigner
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
 from common.runlog.entries import LeaderChanged, PlanMember, RoundAborted
 from common.spec import RunSpec, spec_hash
+from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing
-from common.units import Coldkey, Hotkey, Uid, sha256_hex
+from common.units import Coldkey, Hotkey, Sha256, Uid, sha256_hex
 from common.wire import (
     CompleteReply,
     CompleteRequest,
@@ -68,6 +71,13 @@ def prepare_spec(folder: Path) -> RunSpec:
     )
 
 
+def put_dataset(store: MemoryStore, dataset: Sha256, folder: Path) -> None:
+    """What ``run create`` uploads."""
+    store.put(keys.dataset_index_key(dataset), (folder / "index.json").read_bytes())
+    for path in folder.glob("*.tokens"):
+        store.put(keys.dataset_file_key(dataset, sha256_hex(path.read_bytes())), path.read_bytes())
+
+
 @dataclass
 class Seen:
     """What the miner did so far."""
@@ -84,7 +94,7 @@ class Leader:
     def __init__(self, folder: Path) -> None:
         self.spec = prepare_spec(folder)
         self.world: World = begin_world(self.spec)
-        self._put_dataset(folder / "data")
+        put_dataset(self.world.store, self.spec.data.dataset, folder / "data")
         self.order: str = "train"
         self.instance = secrets.token_hex(8)
         self.seen = Seen()
@@ -97,6 +107,7 @@ class Leader:
         self._submissions: dict[str, StoredSubmission] = {}
         self._verifier = RequestVerifier(ALICE.hotkey, 0)
         self._server = ScriptedServer(self._answer)
+        self._server._server.handle_error = _say_unless_hung_up  # type: ignore[method-assign]
 
     def __enter__(self) -> Leader:
         self._server.__enter__()
@@ -259,13 +270,6 @@ class Leader:
 
     # The surroundings.
 
-    def _put_dataset(self, folder: Path) -> None:
-        dataset = self.spec.data.dataset
-        self.world.store.put(keys.dataset_index_key(dataset), (folder / "index.json").read_bytes())
-        for path in folder.glob("*.tokens"):
-            key = keys.dataset_file_key(dataset, sha256_hex(path.read_bytes()))
-            self.world.store.put(key, path.read_bytes())
-
     def _make_chain(self) -> MemoryWorld:
         """A subnet whose owner has committed this run, with Alice serving here and the miner registered."""
         chain = MemoryWorld(Coldkey("sudo"))
@@ -282,13 +286,19 @@ class Leader:
         subnet.commitments[Hotkey(self.spec.owner)] = commitment.encode(location)
         for signer in (ALICE, *MINERS):
             chain.balances_rao[Coldkey(signer.hotkey)] = 10**12
-            _register(chain, signer)
+            register(chain, signer)
         port = int(self._server.url().rpartition(":")[2])
         subnet.neurons[0] = replace(subnet.neurons[0], endpoint=Endpoint("127.0.0.1", port))
         return chain
 
 
-def _register(chain: MemoryWorld, signer: KeypairSigner) -> None:
+def _say_unless_hung_up(request: Any, address: Any) -> None:
+    """A killed miner hangs up; any other error of the server belongs into the test's output."""
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        traceback.print_exc()
+
+
+def register(chain: MemoryWorld, signer: KeypairSigner) -> None:
     """A seat, without waiting for blocks."""
     from common.chain.memory import _seat
 
