@@ -20,7 +20,7 @@ from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpe
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
-from common.timeouts import LEASE_RENEW_S
+from common.timeouts import LEASE_RENEW_S, RETRY_MOST_S
 from common.units import Hotkey, Revision
 from validator.board import Board
 from validator.effects import Effects
@@ -32,6 +32,8 @@ from validator.scorer import Scorer
 LOOK_S = 0.2
 FOLLOW_S = 1.0
 IDLE_S = 0.5
+ASLEEP_S = RETRY_MOST_S + 5.0
+"""A gap between two looks that no wait of ours explains: the process was stopped, or starved."""
 HOLD = RetryPolicy()
 
 
@@ -49,6 +51,7 @@ class Driver:
         self._taken_over = False
         self._failures = 0
         self._away_since_s: float | None = None
+        self._stepped_s: float | None = None
 
     async def run(self) -> None:
         """Step for ever."""
@@ -61,6 +64,12 @@ class Driver:
 
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
+        self._notice_sleep()
+        wait_s = await self._try_step()
+        self._stepped_s = self._board.now_s()
+        return wait_s
+
+    async def _try_step(self) -> float:
         try:
             wait_s = await self._step()
         except LostSlot as lost:
@@ -81,6 +90,7 @@ class Driver:
         board = self._board
         if self._away_since_s is not None:
             await board.leadership.renew(force=True)  # is the store back? nothing is decided before it is
+            self._release()
         if not board.leadership.check():
             return await self._follow()
         if not self._taken_over:
@@ -101,7 +111,6 @@ class Driver:
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""
         board = self._board
-        await self._scorer.adopt()
         await board.membership.refresh_if_stale()
         run, now_s = board.journal.state, board.now_s()
         expected = self._expected()
@@ -204,6 +213,20 @@ class Driver:
                 await self._board.leadership.renew()
             except Retryable as fault:
                 logger.warning("the lease can't be renewed: {}", fault)
+
+    def _notice_sleep(self) -> None:
+        """A process that was stopped heard nobody: that time is not the miners' silence, and does not count."""
+        if self._stepped_s is None:
+            return
+        slept_s = self._board.now_s() - self._stepped_s
+        if slept_s < ASLEEP_S:
+            return
+        logger.warning("this process slept for {:.1f} s: deadlines move, nobody counts as silent", slept_s)
+        members, current = self._board.members, self._board.round
+        awake = [member.hotkey for member in members if members.is_live(member, self._stepped_s)]
+        members.expect(awake, self._board.now_s())
+        if current is not None and self._away_since_s is None:
+            current.state = core.delayed(current.state, slept_s)
 
     def _hold(self, fault: Retryable | Rejected) -> float:
         if self._away_since_s is None:

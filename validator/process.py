@@ -76,11 +76,15 @@ class Validator:
 
 
 def assemble(parts: Parts) -> Validator:
-    """Build a validator and read the log once. Raises ``Rejected`` (``no_genesis``, ``bad_genesis``), ``Retryable``."""
+    """Build a validator; log and newest report are read. Blocking.
+
+    Raises ``Rejected`` (``no_genesis``, ``bad_genesis``) and ``Retryable``.
+    """
     board = _board(parts)
     policy = policy_of(parts.spec)
     heads = Heads(board.reader)
     scorer = Scorer(board, heads, parts.evaluator)
+    scorer.adopt()
     intake = Intake(board, policy)
     service = ValidatorService(board, intake, policy, parts.version)
     driver = Driver(board, Effects(board, heads, intake, scorer), scorer, policy, parts.until_revision)

@@ -60,16 +60,13 @@ class Scorer:
         """Score this round when its turn comes."""
         self._queue.put_nowait(finished)
 
-    async def adopt(self) -> None:
-        """Go on from the newest report in the bucket. ``Retryable`` when the store stays away."""
+    def adopt(self) -> None:
+        """Go on from the newest report in the bucket, before anybody is heard. Blocking; ``Retryable``."""
         board = self._board
-        report = await asyncio.to_thread(
-            reports.newest_report, board.store, board.spec.run, board.signer.hotkey
-        )
-        standing = board.standing
-        if report is not None and (standing.report is None or report.round > standing.report.round):
-            standing.report, standing.averages = report, reports.averages(report)
-            standing.heldout_head = report.heldout_loss
+        report = reports.newest_report(board.store, board.spec.run, board.signer.hotkey)
+        if report is not None:
+            board.standing.report, board.standing.averages = report, reports.averages(report)
+            board.standing.heldout_head = report.heldout_loss
             board.members.restore(reports.accounts(report), board.now_s())
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:

@@ -6,7 +6,10 @@ of the tiny model and put them through presigned URLs.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,9 @@ from validator.process import Parts, Validator, assemble
 from validator.scoring.evaluate import Evaluator
 
 SHARD = ShardId(0)
+STEPS = 4
+WORK = STEPS * 32
+"""Tokens that a scripted miner trains for a round: 4 steps of 2 × 16."""
 AT_ONCE = Patience(policy=RetryPolicy(attempts=2, first_wait_s=0.0, longest_wait_s=0.0), sleep=lambda _: None)
 
 
@@ -54,8 +60,8 @@ def make_dataset(folder: Path) -> Dataset:
     """A few kilobytes of text, with some held out."""
     texts = folder / "texts"
     texts.mkdir()
-    for number in range(40):
-        (texts / f"{number}.txt").write_text(f"file {number}: the quick brown fox jumps over the lazy dog. " * 20)
+    for number in range(12):
+        (texts / f"{number}.txt").write_text(f"file {number}: the quick brown fox jumps over the lazy dog. " * 60)
     prepare(folder_corpus(texts), tokenizer_named("bytes"), folder / "data", None)
     return open_dataset(folder / "data")
 
@@ -67,14 +73,15 @@ class World:
         torch.set_num_threads(1)
         self.dataset = dataset
         self.clock = ManualClock(now_s=1000.0)
-        self.spec: RunSpec = tiny_spec(
-            data=DataSpec(dataset=dataset.id, tokenizer="bytes", seq_len=16), netuid=2, **changes
-        )
+        usual = tiny_spec(data=DataSpec(dataset=dataset.id, tokenizer="bytes", seq_len=16), netuid=2)
+        limits = dataclasses.replace(usual.round, target_tokens=3 * WORK, quorum_tokens=WORK)
+        self.spec: RunSpec = dataclasses.replace(usual, round=limits, **changes)
         self.store = MemoryStore(self.clock)
         self.chain_world = MemoryWorld(Coldkey("sudo"))
         create_run(self.store, self.spec, OWNER, self.clock, patience=AT_ONCE)
         self.evaluator = Evaluator(self.spec, dataset)
         self.miners: list[Miner] = []
+        self.trained: dict[tuple[Sha256, int, str], F32] = {}
 
     async def begin(self, miners: int = 3) -> None:
         """Register everybody."""
@@ -127,7 +134,17 @@ class World:
 
     def log(self) -> RunState:
         """The run as anybody reads it."""
-        return LogReader(StoreReader(self.store), self.spec).catch_up()
+        with self.unwatched():
+            return LogReader(StoreReader(self.store), self.spec).catch_up()
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Storage operations in here are not the validator's."""
+        watcher, self.store.before = self.store.before, None
+        try:
+            yield
+        finally:
+            self.store.before = watcher
 
     def slots(self) -> list[bytes]:
         """Every slot of the log."""
@@ -158,7 +175,8 @@ class Miner:
         return Caller(self.world.seat(self.signer), b"")
 
     def train(self, tokens: int) -> None:
-        """Say to have trained so many tokens more."""
+        """Say to have trained so many tokens more, up to the round's work."""
+        tokens = min(tokens, WORK - self.tokens)
         self.tokens += tokens
         self.total += tokens
 
@@ -198,18 +216,14 @@ class Miner:
                 assert (await validator.service.complete(self.caller, done)).accepted
         self.submitted = manifest.round
 
-    def make(self, state: RunState, steps: int = 4) -> tuple[Manifest, bytes]:
+    def make(self, state: RunState) -> tuple[Manifest, bytes]:
         """A real delta on the open round's base, and its manifest."""
         assert state.open_round is not None
         opened = state.open_round
         node = state.revisions[opened.base_revision]
-        base = materialise(StoreReader(self.world.store), state, node.revision).shards[0].weights
-        stream = SampleStream(
-            self.world.dataset, node.sha256, opened.round, self.signer.hotkey, self.world.spec.data.seq_len
-        )
-        delta = np.float32(self.sign) * (sgd(self.world.spec, base, stream, steps) - base)
+        delta = np.float32(self.sign) * self._trained(state)
         body = encode(delta, delta_params(self.world.spec.codec, node.revision))
-        samples = steps * self.world.spec.inner.batch_size
+        samples = STEPS * self.world.spec.inner.batch_size
         digest = sha256_hex(body)
         run = self.world.spec.run
         manifest = Manifest(
@@ -223,13 +237,27 @@ class Miner:
             shard=SHARD,
             delta=ObjectRef(digest, len(body)),
             tokens=samples * self.world.spec.data.seq_len,
-            steps=steps,
+            steps=STEPS,
             sample_start=0,
             sample_count=samples,
             trace_root=Sha256("0" * 64),
             partitions=(digest,),
         )
         return manifest, body
+
+    def _trained(self, state: RunState) -> F32:
+        """The delta of this round's steps; the same steps are taken once in a test."""
+        assert state.open_round is not None
+        world, node = self.world, state.revisions[state.open_round.base_revision]
+        place = (node.sha256, state.open_round.round, str(self.signer.hotkey))
+        if place not in world.trained:
+            with world.unwatched():
+                base = materialise(StoreReader(world.store), state, node.revision).shards[0].weights
+            stream = SampleStream(
+                world.dataset, node.sha256, state.open_round.round, self.signer.hotkey, world.spec.data.seq_len
+            )
+            world.trained[place] = sgd(world.spec, base, stream, STEPS) - base
+        return world.trained[place]
 
 
 def sgd(spec: RunSpec, base: F32, stream: SampleStream, steps: int) -> F32:

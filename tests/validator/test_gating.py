@@ -1,0 +1,160 @@
+"""From submissions to plan members: every receipted one is named, rejections have codes, numbers are exact."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+
+from common.codec.container import encode
+from common.codec.params import delta_params
+from common.data.dataset import Dataset
+from common.errors import Rejected, Retryable
+from common.records import ObjectRef, Receipt, StoredSubmission, sign_manifest, sign_receipt
+from common.runlog.entries import RoundFrozen
+from common.runlog.rules import check_plan
+from common.units import Revision, RoundId, ShardId, sha256_hex
+from tests.support.specs import VALIDATOR
+from tests.validator.world import WORK, Miner, World
+from validator.checks import Finding, check_bytes, check_claims
+from validator.gating import Entrant, Judgement, judge
+from validator.round.tokens import Seen
+from validator.submissions import Submission
+
+
+@pytest.fixture
+def opened(dataset: Dataset) -> World:
+    """A world with an open round and four miners."""
+    world = World(dataset)
+
+    async def go() -> None:
+        await world.begin(4)
+        validator = world.validator()
+        for _ in range(3):
+            await validator.driver.step()
+
+    asyncio.run(go())
+    return world
+
+
+def entrant(world: World, miner: Miner, received_ms: int, finding: Finding | None, seen: Seen | None = None) -> Entrant:
+    manifest, _ = miner.make(world.log())
+    record = sign_manifest(manifest, miner.signer)
+    receipt = Receipt(
+        1,
+        "demo",
+        VALIDATOR.hotkey,
+        manifest.round,
+        manifest.shard,
+        manifest.signer,
+        record.sha256,
+        manifest.delta.sha256,
+        1,
+        received_ms,
+    )
+    stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, VALIDATOR))
+    return Entrant(Submission(stored, world.seat(miner.signer), 0.0, finding), seen)
+
+
+def judged(world: World, entrants: list[Entrant]) -> Judgement:
+    bodies = {miner.signer.hotkey: miner.make(world.log())[1] for miner in world.miners}
+    counts = {ShardId(0): world.validator().board.counts()[ShardId(0)]}
+    return judge(world.spec, Revision(0), entrants, counts, lambda found: bodies[found.manifest.signer])
+
+
+def test_every_submission_is_named_in_order_and_numbers_are_exact(opened: World) -> None:
+    first, second, third, fourth = opened.miners
+    entrants = [
+        entrant(opened, first, 4, Finding()),
+        entrant(opened, second, 3, Finding()),
+        entrant(opened, third, 2, None),
+        entrant(opened, fourth, 1, Finding("non_finite", "a value is not a number")),
+    ]
+    found = judged(opened, entrants)
+    assert check_plan(opened.spec, RoundFrozen(RoundId(0), Revision(0), found.members)) == ""
+    by_hotkey = {member.hotkey: member for member in found.members}
+    assert by_hotkey[third.signer.hotkey].code == "not_uploaded"
+    assert by_hotkey[fourth.signer.hotkey].code == "non_finite"
+    accepted = by_hotkey[first.signer.hotkey]
+    assert (accepted.decision, accepted.code, accepted.tokens) == ("accepted", "", WORK)
+    assert float(np.float32(accepted.weight)) == accepted.weight
+    assert float(np.float32(accepted.scale)) == accepted.scale
+    assert (found.verdict.tokens, found.verdict.accepted, found.verdict.rejected) == (2 * WORK, 2, 2)
+
+
+def test_tokens_beyond_the_proven_rate_do_not_count(opened: World) -> None:
+    seen = Seen(1.0, (50.0,) * 6, True)
+    entrants = [entrant(opened, miner, 1, Finding(), seen if i == 0 else None) for i, miner in enumerate(opened.miners)]
+    member = next(m for m in judged(opened, entrants).members if m.hotkey == opened.miners[0].signer.hotkey)
+    assert (member.tokens, member.tokens_claimed) == (55, WORK)
+    assert "55 of 128" in member.reason
+
+
+def test_of_two_copies_the_later_one_is_rejected(opened: World) -> None:
+    first, second = opened.miners[:2]
+    opened.trained = {
+        (base, round_id, hotkey): next(iter(opened.trained.values())) for base, round_id, hotkey in opened.trained
+    }
+    own = first._trained(opened.log())
+    for place in [(opened.log().head_node.sha256, 0, str(miner.signer.hotkey)) for miner in (first, second)]:
+        opened.trained[place] = own
+    entrants = [entrant(opened, first, 9, Finding()), entrant(opened, second, 5, Finding())]
+    entrants += [entrant(opened, miner, 20, Finding()) for miner in opened.miners[2:]]
+    by_hotkey = {member.hotkey: member for member in judged(opened, entrants).members}
+    assert by_hotkey[first.signer.hotkey].code == "duplicate"
+    assert by_hotkey[second.signer.hotkey].decision == "accepted"
+
+
+def test_a_deleted_object_is_a_rejection_but_an_outage_decides_nothing(opened: World) -> None:
+    entrants = [entrant(opened, opened.miners[0], 1, Finding())]
+    counts = opened.validator().board.counts()
+
+    def gone(_: Submission) -> bytes:
+        raise Rejected("object_missing", "no object")
+
+    def away(_: Submission) -> bytes:
+        raise Retryable("no connection")
+
+    assert judge(opened.spec, Revision(0), entrants, counts, gone).members[0].code == "object_missing"
+    with pytest.raises(Retryable):
+        judge(opened.spec, Revision(0), entrants, counts, away)
+
+
+def test_without_submissions_there_is_nothing_to_merge(opened: World) -> None:
+    found = judged(opened, [])
+    assert (found.members, found.verdict.tokens, found.verdict.shards) == ((), 0, 0)
+
+
+def test_bytes_that_are_not_as_announced_are_named(opened: World) -> None:
+    miner = opened.miners[0]
+    manifest, body = miner.make(opened.log())
+    count = opened.validator().board.counts()[ShardId(0)]
+    assert check_bytes(body, opened.spec, manifest, count).ok
+    assert check_bytes(body + b"x", opened.spec, manifest, count).code == "wrong_size"
+    assert check_bytes(bytes(len(body)), opened.spec, manifest, count).code == "checksum_mismatch"
+
+
+def test_claims_that_do_not_fit_each_other_are_refused(opened: World) -> None:
+    manifest, _ = opened.miners[0].make(opened.log())
+    count = opened.validator().board.counts()[ShardId(0)]
+    assert check_claims(opened.spec, manifest, count).ok
+    for changes, code in (
+        ({"tokens": manifest.tokens + 1}, "bad_manifest"),
+        ({"tokens": 0}, "bad_manifest"),
+        ({"steps": manifest.steps - 1}, "bad_manifest"),
+        ({"sample_count": 10**9}, "bad_manifest"),
+        ({"delta": dataclasses.replace(manifest.delta, size_bytes=1)}, "wrong_size"),
+    ):
+        assert check_claims(opened.spec, dataclasses.replace(manifest, **changes), count).code == code  # type: ignore[arg-type]
+
+
+def test_a_manifest_of_another_codec_does_not_decode(opened: World) -> None:
+    miner = opened.miners[0]
+    manifest, _ = miner.make(opened.log())
+    count = opened.validator().board.counts()[ShardId(0)]
+    wrong = encode(np.ones(count, dtype=np.float32), delta_params(opened.spec.codec, 1))
+    reference = ObjectRef(sha256_hex(wrong), len(wrong))
+    found = check_bytes(wrong, opened.spec, dataclasses.replace(manifest, delta=reference), count)
+    assert found.code == "wrong_schema"

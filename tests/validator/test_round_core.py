@@ -1,0 +1,210 @@
+"""The round machine: phases only go forward, a hard deadline ends every round, the log overrides memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.units import Hotkey, Revision, RoundId
+from validator.round.core import delayed, opened, resume, seconds_left, tick
+from validator.round.facts import (
+    ORDER,
+    Action,
+    MemberFacts,
+    Phase,
+    RoundFacts,
+    RoundPolicy,
+    RoundState,
+    Verdict,
+)
+
+POLICY = RoundPolicy(
+    target_tokens=1000, quorum_tokens=200, train_deadline_s=60.0, submit_deadline_s=20.0, finish_deadline_s=30.0
+)
+START = opened(RoundId(3), Revision(2), 0.0)
+
+
+def member(name: str, tokens: int = 0, **changes: bool) -> MemberFacts:
+    facts = MemberFacts(Hotkey(name), live=True, heard=True, trains=tokens > 0, tokens=tokens, delivered=False)
+    return replace(facts, **changes)  # type: ignore[arg-type]
+
+
+def run(state: RoundState, facts: RoundFacts, now_s: float) -> tuple[RoundState, Action, str]:
+    decision = tick(state, facts, now_s, POLICY)
+    return decision.state, decision.action, decision.reason
+
+
+def test_the_timer_starts_with_the_first_miner_that_trains() -> None:
+    state, action, reason = run(START, RoundFacts(), 5000.0)
+    assert (state.phase, action, state.deadline_s) == (Phase.OPEN, Action.WAIT, None)
+    assert "first miner" in reason
+    state, _, _ = run(state, RoundFacts((member("a", 10),)), 5000.0)
+    assert state.deadline_s == 5060.0
+    assert seconds_left(state, 5010.0, POLICY) == 50.0
+
+
+def test_the_token_target_closes_the_round_and_all_delivered_freezes_it() -> None:
+    state, action, _ = run(START, RoundFacts((member("a", 600), member("b", 400))), 1.0)
+    assert (state.phase, action, state.deadline_s) == (Phase.CLOSING, Action.WAIT, 21.0)
+    half = RoundFacts((member("a", 600, delivered=True), member("b", 400)))
+    assert run(state, half, 2.0)[0].phase is Phase.CLOSING
+    done = RoundFacts((member("a", 600, delivered=True), member("b", 400, delivered=True)))
+    state, action, reason = run(state, done, 3.0)
+    assert (state.phase, action) == (Phase.FROZEN, Action.JUDGE)
+    assert "2 miners delivered" in reason
+
+
+def test_a_dead_miner_is_not_waited_for_and_its_unsent_tokens_do_not_count() -> None:
+    facts = RoundFacts((member("a", 600), member("b", 400, live=False)))
+    assert run(START, facts, 1.0)[0].phase is Phase.OPEN
+    closing = replace(START, phase=Phase.CLOSING, deadline_s=20.0)
+    alive = RoundFacts((member("a", 600, delivered=True), member("b", 400, live=False)))
+    assert run(closing, alive, 2.0)[1] is Action.JUDGE
+
+
+def test_a_joiner_that_has_not_trained_is_not_waited_for_but_one_not_heard_yet_is() -> None:
+    closing = replace(START, phase=Phase.CLOSING, deadline_s=20.0)
+    joiner = RoundFacts((member("a", 600, delivered=True), member("b")))
+    assert run(closing, joiner, 2.0)[1] is Action.JUDGE
+    unknown = RoundFacts((member("a", 600, delivered=True), member("b", heard=False)))
+    assert run(closing, unknown, 2.0)[1] is Action.WAIT
+
+
+def test_when_all_who_train_have_delivered_nothing_is_left_to_wait_for() -> None:
+    state, action, _ = run(START, RoundFacts((member("a", 100, delivered=True),)), 1.0)
+    assert (state.phase, action) == (Phase.FROZEN, Action.JUDGE)
+
+
+def test_deadlines_end_training_and_submitting() -> None:
+    state, _, _ = run(START, RoundFacts((member("a", 300),)), 0.0)
+    state, _, reason = run(state, RoundFacts((member("a", 300),)), 60.0)
+    assert state.phase is Phase.CLOSING
+    assert "training time" in reason
+    state, action, reason = run(state, RoundFacts((member("a", 300),)), 80.0)
+    assert (state.phase, action) == (Phase.FROZEN, Action.JUDGE)
+    assert "1 missing" in reason
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shards", "action"), [(199, 1, Action.ABORT), (200, 1, Action.PLAN), (500, 0, Action.ABORT)]
+)
+def test_the_quorum_decides_between_plan_and_abort(tokens: int, shards: int, action: Action) -> None:
+    frozen = replace(START, phase=Phase.FROZEN, deadline_s=100.0)
+    facts = RoundFacts(verdict=Verdict(tokens, 2, 1, shards))
+    state, found, _ = run(frozen, facts, 1.0)
+    assert found is action
+    assert state.code == ("no_quorum" if action is Action.ABORT else "")
+
+
+def test_the_plan_is_reduced_then_committed() -> None:
+    frozen = replace(START, phase=Phase.FROZEN, deadline_s=100.0)
+    assert run(frozen, RoundFacts(planned=True), 1.0)[1] is Action.REDUCE
+    state, action, _ = run(frozen, RoundFacts(planned=True, reduced=True), 2.0)
+    assert (state.phase, action) == (Phase.REDUCED, Action.COMMIT)
+    state, action, _ = run(state, RoundFacts(planned=True, reduced=True, ended=Phase.COMMITTED), 3.0)
+    assert (state.phase, action) == (Phase.COMMITTED, Action.END)
+
+
+def test_what_can_not_be_merged_or_takes_too_long_is_given_up_for_good() -> None:
+    frozen = replace(START, phase=Phase.FROZEN, deadline_s=100.0)
+    state, action, _ = run(frozen, RoundFacts(planned=True, failure="bad_merge"), 1.0)
+    assert (action, state.code) == (Action.ABORT, "bad_merge")
+    assert run(state, RoundFacts(planned=True, reduced=True), 2.0)[1] is Action.ABORT
+    assert run(frozen, RoundFacts(planned=True), 100.0)[0].code == "merge_timeout"
+
+
+def test_time_that_does_not_count_moves_the_deadline() -> None:
+    closing = replace(START, phase=Phase.CLOSING, deadline_s=20.0)
+    assert delayed(closing, 7.5).deadline_s == 27.5
+    assert delayed(START, 7.5).deadline_s is None
+    assert delayed(closing, -1.0).deadline_s == 20.0
+
+
+def test_contradictory_limits_are_refused() -> None:
+    with pytest.raises(ValueError, match="quorum"):
+        replace(POLICY, quorum_tokens=2000)
+    with pytest.raises(ValueError, match="deadlines"):
+        replace(POLICY, submit_deadline_s=0.0)
+
+
+members = st.builds(
+    MemberFacts,
+    hotkey=st.sampled_from([Hotkey(name) for name in "abcdef"]),
+    live=st.booleans(),
+    heard=st.booleans(),
+    trains=st.booleans(),
+    tokens=st.integers(0, 2000),
+    delivered=st.booleans(),
+)
+verdicts = st.none() | st.builds(
+    Verdict,
+    tokens=st.integers(0, 2000),
+    accepted=st.integers(0, 6),
+    rejected=st.integers(0, 6),
+    shards=st.integers(0, 1),
+)
+any_facts = st.builds(
+    RoundFacts,
+    members=st.lists(members, max_size=6, unique_by=lambda found: found.hotkey).map(tuple),
+    verdict=verdicts,
+    planned=st.booleans(),
+    reduced=st.booleans(),
+    ended=st.sampled_from([None, None, None, Phase.COMMITTED, Phase.ABORTED]),
+    failure=st.sampled_from(["", "", "bad_merge"]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(any_facts, st.floats(0.0, 50.0)), max_size=25))
+def test_phases_only_go_forward_and_a_code_never_goes_away(looks: list[tuple[RoundFacts, float]]) -> None:
+    state, now_s = START, 0.0
+    for facts, passed_s in looks:
+        now_s += passed_s
+        decision = tick(state, facts, now_s, POLICY)
+        assert ORDER.index(decision.state.phase) >= ORDER.index(state.phase)
+        assert decision.reason
+        if state.code and decision.state.phase not in (Phase.COMMITTED, Phase.ABORTED):
+            assert (decision.state.code, decision.action) == (state.code, Action.ABORT)
+        if decision.action is Action.END:
+            assert decision.state.phase in (Phase.COMMITTED, Phase.ABORTED)
+        state = decision.state
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(any_facts, st.floats(0.0, 50.0)), max_size=15), st.booleans())
+def test_from_anywhere_silence_ends_the_round_within_its_longest_time(
+    looks: list[tuple[RoundFacts, float]], merges: bool
+) -> None:
+    """Whatever happened before: one miner is at work, then nobody says anything more, and the driver does its part."""
+    state, now_s = tick(START, RoundFacts((member("a", 10),)), 0.0, POLICY).state, 0.0
+    for facts, passed_s in looks:
+        now_s += passed_s
+        state = tick(state, replace(facts, ended=None), now_s, POLICY).state
+    facts, end_s = RoundFacts((member("stuck", 500),)), now_s + POLICY.longest_s + 10
+    while now_s < end_s:
+        decision = tick(state, facts, now_s, POLICY)
+        state, action = decision.state, decision.action
+        if action is Action.ABORT:
+            return
+        if action is Action.JUDGE:
+            facts = replace(facts, verdict=Verdict(500, 1, 0, 1))
+        elif action is Action.PLAN:
+            facts = replace(facts, planned=True)
+        elif action is Action.REDUCE and merges:
+            facts = replace(facts, reduced=True)
+        elif action is Action.COMMIT:
+            return
+        now_s += 1.0
+    raise AssertionError(f"stuck in {state}")
+
+
+@given(st.booleans(), any_facts)
+def test_a_state_made_from_the_log_alone_is_valid(planned: bool, facts: RoundFacts) -> None:
+    state = resume(RoundId(3), Revision(2), planned, 7.0, POLICY)
+    assert state.phase is (Phase.FROZEN if planned else Phase.OPEN)
+    decision = tick(state, replace(facts, planned=planned), 7.0, POLICY)
+    assert ORDER.index(decision.state.phase) >= ORDER.index(state.phase)
+    assert decision.action is not Action.PLAN or not planned
