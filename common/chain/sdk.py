@@ -83,25 +83,41 @@ class SdkChain:
         self._wallet = wallet
         self._timeout_s = timeout_s
         self._client: bt.Client | None = None
-        self._dialling = asyncio.Lock()
+        self._dial: asyncio.Task[bt.Client] | None = None
         self._writing = asyncio.Lock()
 
     # -- connection ------------------------------------------------------------------------------------------
 
     async def _connected(self) -> bt.Client:
-        async with self._dialling:
-            if self._client is None:
-                client = bt.Client(self.url)
-                await client.connect()
-                self._client = client
-            return self._client
+        """The open client. A dial goes on by itself when a caller gives up: the SDK can't take one back."""
+        if self._client is None:
+            if self._dial is None:
+                self._dial = asyncio.create_task(self._open())
+                self._dial.add_done_callback(_retrieve)
+            return await asyncio.shield(self._dial)
+        return self._client
 
-    async def close(self) -> None:
-        """Drop the connection."""
+    async def _open(self) -> bt.Client:
+        try:
+            client = bt.Client(self.url)
+            await client.connect()
+            self._client = client
+            return client
+        finally:
+            self._dial = None
+
+    async def _drop(self) -> None:
+        """Let go of a connection that failed."""
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(TimeoutError, bt.BittensorError, OSError):
                 await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """See ``ChainPort``."""
+        if self._dial is not None:
+            await asyncio.wait({self._dial}, timeout=CLOSE_TIMEOUT_S)
+        await self._drop()
 
     async def _run(self, work: Callable[[bt.Client], Awaitable[T]], unsure: str = "") -> T:
         """Do ``work`` within the timeout, with whatever goes wrong translated. ``unsure`` is added for writes."""
@@ -109,15 +125,15 @@ class SdkChain:
             async with asyncio.timeout(self._timeout_s):
                 return await work(await self._connected())
         except TimeoutError:
-            await self.close()
+            await self._drop()
             raise Retryable(f"no answer from the chain at {self.url} in {self._timeout_s:g} s{unsure}") from None
         except (bt.RpcConnectionError, bt.ConnectionNotReady, OSError) as error:
-            await self.close()
+            await self._drop()
             wait_s = seconds(getattr(error, "retry_after", None))
             raise Retryable(f"no connection to the chain at {self.url}: {error}{unsure}", wait_s) from None
         except bt.ChainError as error:
             if not _is_refusal(error):
-                await self.close()
+                await self._drop()
             raise _translated(error, unsure) from None
         except bt.BittensorError as error:
             raise Rejected("invalid_argument", str(error)) from None
@@ -210,7 +226,7 @@ class SdkChain:
                         return int((await client.wait_for_block(number)).number)
                     except (bt.RpcConnectionError, bt.ConnectionNotReady, bt.ChainError, OSError) as error:
                         logger.debug("waiting for block {}: {}", number, error)
-                        await self.close()
+                        await self._drop()
                         await asyncio.sleep(timeouts.RETRY_FIRST_S)
         except TimeoutError:
             raise Retryable(f"the chain at {self.url} did not reach block {number} in {timeout_s:g} s") from None
@@ -335,12 +351,18 @@ class SdkChain:
         if not result.success:
             error = result.error or bt.ChainError(result.message)
             if not _is_refusal(error):
-                await self.close()
+                await self._drop()
             raise _translated(error, unsure)
         return result
 
 
 # -- translations ------------------------------------------------------------------------------------------------
+
+
+def _retrieve(dial: asyncio.Task[bt.Client]) -> None:
+    """Take note of a dial's failure, so that asyncio doesn't complain when nobody waits for it any more."""
+    if not dial.cancelled():
+        dial.exception()
 
 
 def _is_refusal(error: bt.ChainError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,10 @@ class Wire:
 
 
 @pytest.fixture
-def wire(tmp_path: Path, metadata: RuntimeMetadata) -> Wire:
-    return Wire(tmp_path, metadata)
+def wire(tmp_path: Path, metadata: RuntimeMetadata) -> Iterator[Wire]:
+    wire = Wire(tmp_path, metadata)
+    yield wire
+    wire.node.close()
 
 
 def transfer(wire: Wire, **change: Any) -> str:

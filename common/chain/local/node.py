@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import IO, Any
 from common.chain.local.chain import Chain
 from common.chain.local.clock import BlockClock
 from common.chain.local.extrinsic import BadExtrinsic, decode_signed
-from common.chain.local.genesis import ChainIdentity, genesis_record, open_identity
+from common.chain.local.genesis import genesis_record, open_identity
 from common.chain.local.journal import Journal
 from common.chain.local.metadata import RuntimeMetadata
 from common.chain.local.pool import Pool, Waiting, Watcher, invalid
@@ -29,22 +30,28 @@ class Node:
         self, folder: Path, metadata: RuntimeMetadata, clock: Clock, seed: bytes, block_time_s: float | None = None
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(folder / "lock")
-        now_ms = clock.wall_ns() // 1_000_000
         self.runtime = ChainRuntime(metadata)
-        self.identity: ChainIdentity = open_identity(folder, block_time_s, metadata.spec_version, now_ms, seed)
-        self._journal = Journal(folder)
+        self.pool = Pool()
+        self._listeners: set[HeadListener] = set()
+        with contextlib.ExitStack() as opening:
+            opening.enter_context(_lock(folder / "lock"))
+            now_ms = clock.wall_ns() // 1_000_000
+            self.identity = open_identity(folder, block_time_s, metadata.spec_version, now_ms, seed)
+            self._journal = opening.enter_context(contextlib.closing(Journal(folder)))
+            self._load(metadata, clock)
+            self._open_files = opening.pop_all()
+
+    def _load(self, metadata: RuntimeMetadata, clock: Clock) -> None:
+        """Rebuild the chain from the journal; a new one gets its genesis."""
         records = list(self._journal.records) or [genesis_record(self.runtime)]
         if not self._journal.records:
             self._journal.append(records[0])
+        self._journal.records.clear()  # the chain keeps what can still be read
         floor = records[-1].number
         self.clock = BlockClock(self.identity.genesis_ms, self.identity.block_time_s, clock, floor)
         genesis_hash = self.identity.genesis_hash(metadata)
         self.chain = Chain(self.runtime, genesis_hash, records, self.clock.timestamp_ms)
-        self._journal.records.clear()  # the chain keeps what can still be read
         self.chain.advance(self.clock.number())
-        self.pool = Pool()
-        self._listeners: set[HeadListener] = set()
 
     async def run(self) -> None:
         """Make blocks until cancelled. ``SetupError`` when the disk fails: what isn't durable isn't told."""
@@ -93,8 +100,7 @@ class Node:
 
     def close(self) -> None:
         """Let go of the folder."""
-        self._journal.close()
-        self._lock.close()
+        self._open_files.close()
 
 
 def _lock(path: Path) -> IO[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -25,26 +26,29 @@ async def run_node(
 ) -> None:
     """Serve until a signal. Calls ``ready`` with the URL once clients can connect."""
     metadata = fetch_metadata(cache_dir)
-    node = Node(folder, metadata, SystemClock(), os.urandom(SEED_BYTES), block_time_s)
-    try:
+    stop = _signalled()
+    with contextlib.closing(Node(folder, metadata, SystemClock(), os.urandom(SEED_BYTES), block_time_s)) as node:
         try:
             server = await listen(node, host, port)
         except OSError as error:
             raise SetupError(f"cannot listen on {host}:{port} ({error.strerror}): use another --port") from None
-        url = f"ws://{host}:{bound_port(server)}"
-        _write_facts(folder, node, url)
-        ready(url)
         async with server:
-            await _until_signal(node)
-    finally:
-        node.close()
+            url = f"ws://{host}:{bound_port(server)}"
+            _write_facts(folder, node, url)
+            ready(url)
+            await _make_blocks(node, stop)
 
 
-async def _until_signal(node: Node) -> None:
+def _signalled() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _make_blocks(node: Node, stop: asyncio.Event) -> None:
     making = asyncio.create_task(node.run())
     stopping = asyncio.create_task(stop.wait())
     done, pending = await asyncio.wait({making, stopping}, return_when=asyncio.FIRST_COMPLETED)
