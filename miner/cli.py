@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from loguru import logger
@@ -20,7 +20,9 @@ from common.clock import SystemClock
 from common.errors import OperatorError
 from common.identity import KeypairSigner
 from common.logs import setup_logging
-from miner.agent import Agent, Ports, Settings
+
+if TYPE_CHECKING:
+    from miner.agent import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Train for a run on this machine.", rich_markup_mode=None)
 
@@ -71,6 +73,7 @@ def start(
     """Train until SIGTERM or Ctrl-C."""
     _check(max_tokens_per_s, threads, device)
     from common.chain.wallets import open_wallet
+    from miner.agent import Settings  # imports PyTorch: seconds that --help and wrong flags need not wait for
     from miner.trainer import choose_device
 
     folder = directory.absolute()
@@ -91,6 +94,7 @@ def start(
 
 async def _run(settings: Settings, signer: KeypairSigner, chain_url: str) -> None:
     from common.chain.sdk import SdkChain, isolate_sdk
+    from miner.agent import Agent, Ports
 
     isolate_sdk(settings.folder / "sdk")
     stop = asyncio.Event()

@@ -24,6 +24,7 @@ from common.clock import Clock, SystemClock
 from common.data.index import INDEX_NAME, MAX_INDEX_BYTES, DatasetIndex, decode_index
 from common.errors import OperatorError, Rejected, SetupError
 from common.identity import KeypairSigner, Signer
+from common.runlog.casput import Patience
 from common.runlog.genesis import create_run
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
@@ -49,14 +50,23 @@ def read_dataset(folder: Path) -> tuple[Sha256, DatasetIndex]:
         raise SetupError(f"{folder / INDEX_NAME}: {error.message}; prepare the dataset again") from error
 
 
-def start_run(store: ObjectStore, spec: RunSpec, dataset: Path, owner: Signer, clock: Clock, say: Say) -> RunState:
+def start_run(
+    store: ObjectStore,
+    spec: RunSpec,
+    dataset: Path,
+    owner: Signer,
+    clock: Clock,
+    say: Say,
+    patience: Patience | None = None,
+) -> RunState:
     """Put everything that a run begins with into the bucket, or find it there; the state of its log.
 
-    ``owner`` signs the genesis. Raises OperatorError when the bucket holds another run of this name.
+    ``owner`` signs the genesis; ``patience`` is for the store's faults. Raises OperatorError when the bucket
+    holds another run of this name.
     """
     upload_dataset(store, spec.data.dataset, dataset, say)
     try:
-        state = create_run(store, spec, owner, clock)
+        state = create_run(store, spec, owner, clock, patience=patience)
         say(f"run {spec.run} begins, spec {spec_hash(spec)[:12]}…")
         return state
     except Rejected as error:

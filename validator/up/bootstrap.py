@@ -24,7 +24,8 @@ OWNER_TAO = 5000.0
 VALIDATOR_TAO = 1200.0
 STAKE_TAO = 1000.0
 MINER_TAO = 10.0
-MAX_SUBNETS = 64
+LARGEST_GAP = 4
+"""So many numbers in a row without a subnet: there are no more."""
 
 Connect = Callable[[Wallet | DevWallet | None], ChainPort]
 Say = Callable[[str], None]
@@ -83,14 +84,17 @@ async def _fund(alice: ChainPort, wallets: Wallets, say: Say) -> None:
 
 async def _own_subnet(chain: ChainPort, owner: Hotkey) -> int | None:
     """The subnet that we made in an earlier start, if there is one."""
-    for netuid in range(1, MAX_SUBNETS):
+    netuid = misses = 0
+    while misses < LARGEST_GAP:
+        netuid += 1
         try:
             if await chain.subnet_owner_hotkey(netuid) == owner:
                 return netuid
+            misses = 0
         except Rejected as error:
-            if error.code == "subnet_not_exists":
-                return None
-            raise
+            if error.code != "subnet_not_exists":
+                raise
+            misses += 1
     return None
 
 

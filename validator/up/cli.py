@@ -23,6 +23,7 @@ from common.errors import Retryable
 from common.logs import quiet_stderr
 from common.store.config import write_private
 from validator.up.bootstrap import make_wallets
+from validator.up.client import fetch_status, status_client
 from validator.up.defaults import DEFAULT_PRESET, POLICIES
 from validator.up.folder import Folder, locked
 from validator.up.outcome import read_outcome
@@ -31,7 +32,7 @@ from validator.up.run import LocalRun, Ready
 from validator.up.summary import Summary
 from validator.up.supervisor import Supervisor
 from validator.up.table import Display, choose_display
-from validator.up.watch import Watcher, fetch_status, status_client
+from validator.up.watch import Watcher
 
 app = typer.Typer(help="Run everything on this machine.", rich_markup_mode=None)
 BAD_END = 1

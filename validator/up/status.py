@@ -13,10 +13,10 @@ from common.chain.wallets import open_wallet
 from common.errors import OperatorError, SetupError
 from common.units import Hotkey
 from common.wire import Status
+from validator.up.client import fetch_status, status_client
 from validator.up.folder import Folder, load_begun
 from validator.up.plan import SERVED_IP
 from validator.up.table import headline, miner_line, status_table
-from validator.up.watch import fetch_status, status_client
 
 app = typer.Typer(help="How a run is going.", rich_markup_mode=None)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import httpx
-
 from common.clock import Clock
-from common.errors import BrigadeError, Rejected, Retryable, SetupError
+from common.errors import BrigadeError, Retryable, SetupError
 from common.runlog.reader import LogReader
 from common.store.reader import StoreReader
-from common.timeouts import CONNECT_S, CONTROL_READ_S
 from common.units import Revision, RoundId
-from common.wire import MAX_REPLY_BYTES, Status, parse
+from common.wire import Status
 from validator.up import progress
 from validator.up.run import Ready
 from validator.up.supervisor import Supervisor, look_after
@@ -93,21 +90,3 @@ class Watcher:
             return None
         node = state.revisions.get(revision)
         return node.round if node else None
-
-
-def status_client() -> httpx.Client:
-    """One long-lived client for status requests."""
-    return httpx.Client(timeout=httpx.Timeout(CONTROL_READ_S, connect=CONNECT_S), trust_env=False)
-
-
-def fetch_status(client: httpx.Client, url: str) -> Status | None:
-    """The validator's status, or None while it does not answer. Raises ``Rejected`` for an answer that is none."""
-    try:
-        reply = client.get(f"{url}/v1/status")
-    except httpx.TransportError:
-        return None
-    if reply.status_code >= 500:
-        return None
-    if reply.status_code != 200:
-        raise Rejected("bad_message", f"{url} answers {reply.status_code} to a question for its status")
-    return parse(Status, reply.content, MAX_REPLY_BYTES)
