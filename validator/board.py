@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from common.clock import Clock
+from common.errors import BrigadeError, Retryable
 from common.identity import KeypairSigner
 from common.model.layout import run_layouts
 from common.reports import Report
@@ -21,6 +22,11 @@ from validator.members import Members
 from validator.membership import Membership
 from validator.rounds import Round
 from validator.scoring.policy import Seat
+
+
+def asked_wait_s(fault: BrigadeError) -> float | None:
+    """How long the other end asked us to wait, if it did."""
+    return fault.retry_after_s if isinstance(fault, Retryable) else None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from common.store.port import ObjectReader
 from common.units import Sha256
 
-MAX_KEPT_BYTES = 256 << 20
+MAX_KEPT_BYTES = 128 << 20
 
 
 class RememberingReader:

@@ -15,14 +15,14 @@ import random
 
 from loguru import logger
 
-from common.errors import Rejected, Retryable
+from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpened
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
 from common.timeouts import LEASE_RENEW_S, RETRY_MOST_S
 from common.units import Hotkey, Revision
-from validator.board import Board
+from validator.board import Board, asked_wait_s
 from validator.effects import Effects
 from validator.round import core
 from validator.round.facts import Action, Decision, RoundPolicy
@@ -76,7 +76,8 @@ class Driver:
             self._say(f"{lost.message}: looking again")
             self._board.leadership.check()
             return 0.0
-        except Retryable as fault:
+        except (Retryable, SetupError) as fault:
+            # SetupError: a bucket that is being restored, keys that are being changed. It was right at the start.
             return self._hold(fault)
         except Rejected as refusal:
             # The log's rules refused an entry: somebody else has moved on, or we have a bug. The log tells which.
@@ -211,7 +212,7 @@ class Driver:
             await asyncio.sleep(LEASE_RENEW_S / 2)
             try:
                 await self._board.leadership.renew()
-            except Retryable as fault:
+            except (Retryable, SetupError) as fault:
                 logger.warning("the lease can't be renewed: {}", fault)
 
     def _notice_sleep(self) -> None:
@@ -228,13 +229,12 @@ class Driver:
         if current is not None and self._away_since_s is None:
             current.state = core.delayed(current.state, slept_s)
 
-    def _hold(self, fault: Retryable | Rejected) -> float:
+    def _hold(self, fault: BrigadeError) -> float:
         if self._away_since_s is None:
             self._away_since_s = self._board.now_s()
         self._failures += 1
         self._say(f"holding: {fault}")
-        asked_s = fault.retry_after_s if isinstance(fault, Retryable) else None
-        return HOLD.wait_s(self._failures, asked_s, random.random)
+        return HOLD.wait_s(self._failures, asked_wait_s(fault), random.random)
 
     def _release(self) -> None:
         """After a success: the time without storage does not count."""

@@ -12,7 +12,6 @@ from loguru import logger
 
 from common.errors import Rejected, Retryable
 from common.keys import delta_key
-from common.runlog.entries import revision_hash
 from common.runlog.state import RunState
 from validator import merging
 from validator.board import Board
@@ -77,11 +76,10 @@ class Effects:
         assert opened.plan is not None
         base = self._base(run)
         results = merging.merge_plan(run, opened.plan, base, board.reader)
-        merged = merging.store_revision(board.store, run, opened.plan, results)
         base_loss = self._scorer.heldout_loss(run.revisions[opened.base_revision].sha256, base)
-        new_loss = self._scorer.heldout_loss(revision_hash(merged.commit.shards), merged.memories)
+        new_loss = self._scorer.heldout_loss(merging.hash_of(results), merging.memories_of(results))
         merging.guard(base_loss, new_loss)
-        return merged
+        return merging.store_revision(board.store, run, opened.plan, results)
 
     def _base(self, run: RunState) -> Memories:
         """The weights to merge into. Without them nothing can commit: wait, and say so."""

@@ -15,14 +15,14 @@ from common.merge.recompute import MergeResult, merge_round
 from common.model.shards import plan_shards
 from common.model.snapshot import encode_snapshot
 from common.records import ObjectRef
-from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState
+from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState, revision_hash
 from common.runlog.materialise import pack
 from common.runlog.remerge import ShardMemory, read_delta
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.store.port import ObjectReader, ObjectStore
-from common.units import Revision, ShardId, sha256_hex
+from common.units import Revision, Sha256, ShardId, sha256_hex
 from validator.heads import Memories
 
 MOST_RISE_NATS = 0.5
@@ -61,6 +61,12 @@ def memories_of(results: tuple[MergeResult, ...]) -> Memories:
     return tuple(
         ShardMemory(ShardId(shard), result.new_weights, result.new_outer_state) for shard, result in enumerate(results)
     )
+
+
+def hash_of(results: tuple[MergeResult, ...]) -> Sha256:
+    """The revision hash that these results will have."""
+    shards = enumerate(results)
+    return revision_hash(tuple(ShardState(ShardId(s), r.weights_sha256, r.outer_sha256, None, None) for s, r in shards))
 
 
 def guard(base_loss: float, new_loss: float) -> None:

@@ -99,6 +99,7 @@ class Payments:
         self._board = board
         self._chain = chain
         self._unsettled_until_block = 0
+        self._told = ""
 
     async def run(self) -> None:
         """For ever: look, set when due, wait for a block. A chain that is away is waited for."""
@@ -128,7 +129,9 @@ class Payments:
             me = facts.metagraph.by_hotkey(self._board.signer.hotkey)
             standing.weights_set_block = me.last_update_block if me else None
             standing.weights_round = reported
-        logger.debug("weights: {}", due.reason)
+        if due.reason != self._told:
+            logger.info("weights: {}", due.reason)
+            self._told = due.reason
         return min(due.until_block, facts.block + 10 * LOOK_BLOCKS)
 
     async def _set(self, due: Due, block: int) -> None:

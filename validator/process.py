@@ -80,9 +80,10 @@ def assemble(parts: Parts) -> Validator:
 
     Raises ``Rejected`` (``no_genesis``, ``bad_genesis``) and ``Retryable``.
     """
-    board = _board(parts)
+    reader = _reader(parts)
+    board = _board(parts, reader)
     policy = policy_of(parts.spec)
-    heads = Heads(board.reader)
+    heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)
     scorer.adopt()
     intake = Intake(board, policy)
@@ -93,14 +94,12 @@ def assemble(parts: Parts) -> Validator:
     return Validator(board, policy, service, driver, scorer, payments, create_app(service, gatekeeper))
 
 
-def _board(parts: Parts) -> Board:
+def _board(parts: Parts, reader: StoreReader) -> Board:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
     writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
     instance = secrets.token_hex(INSTANCE_BYTES)
     keeper = LeaseKeeper(parts.store, spec, signer, clock, instance, patience=patience)
-    usual = patience or Patience()
-    reader = StoreReader(parts.store, policy=usual.policy, sleep=usual.sleep, uniform=usual.uniform)
     return Board(
         spec=spec,
         spec_sha256=spec_hash(spec),
@@ -113,6 +112,11 @@ def _board(parts: Parts) -> Board:
         members=Members(spec.round.member_timeout_s),
         membership=Membership(parts.chain, spec.netuid, clock),
     )
+
+
+def _reader(parts: Parts) -> StoreReader:
+    usual = parts.patience or Patience()
+    return StoreReader(parts.store, policy=usual.policy, sleep=usual.sleep, uniform=usual.uniform)
 
 
 async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, published: Endpoint) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from loguru import logger
 
-from common.errors import Rejected, Retryable
+from common.errors import Rejected, Retryable, SetupError
 from common.keys import manifest_key
 from common.records import MAX_MANIFEST_BYTES, Manifest, decode_submission
 from common.reports import Report
@@ -23,7 +24,7 @@ from common.runlog.remerge import read_delta, rebuild
 from common.runlog.state import RunState
 from common.store.retry import RetryPolicy
 from common.units import Hotkey, Revision, Sha256, ShardId
-from validator.board import Board
+from validator.board import Board, asked_wait_s
 from validator.heads import Heads, Memories
 from validator.ledger import Account
 from validator.membership import Seat
@@ -55,6 +56,7 @@ class Scorer:
         self._evaluator = evaluator
         self._queue: asyncio.Queue[Finished] = asyncio.Queue()
         self._losses: dict[Sha256, float] = {}
+        self._turn = threading.Lock()
 
     def add(self, finished: Finished) -> None:
         """Score this round when its turn comes."""
@@ -63,7 +65,8 @@ class Scorer:
     def adopt(self) -> None:
         """Go on from the newest report in the bucket, before anybody is heard. Blocking; ``Retryable``."""
         board = self._board
-        report = reports.newest_report(board.store, board.spec.run, board.signer.hotkey)
+        found = reports.find_reports(board.store, board.spec.run, board.signer.hotkey)
+        report, board.standing.heldout_first = found.newest, found.first_loss
         if report is not None:
             board.standing.report, board.standing.averages = report, reports.averages(report)
             board.standing.heldout_head = report.heldout_loss
@@ -71,11 +74,12 @@ class Scorer:
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:
         """Loss on the held-out text of the weights with this revision hash; remembered. Blocking."""
-        if sha256 not in self._losses:
-            self._losses[sha256] = self._evaluator.heldout_loss(weights_of(memories))
-            while len(self._losses) > KEPT_LOSSES:
-                del self._losses[next(iter(self._losses))]
-        return self._losses[sha256]
+        with self._turn:
+            if sha256 not in self._losses:
+                self._losses[sha256] = self._evaluator.heldout_loss(weights_of(memories))
+                while len(self._losses) > KEPT_LOSSES:
+                    del self._losses[next(iter(self._losses))]
+            return self._losses[sha256]
 
     async def run(self) -> None:
         """Score whatever comes, for ever."""
@@ -93,13 +97,13 @@ class Scorer:
         if board.standing.reported_round is not None and finished.round <= board.standing.reported_round:
             return
         task = self._task(finished)
-        report = await asyncio.to_thread(self._work, task)
+        report, first_loss = await asyncio.to_thread(self._work, task)
         key = await asyncio.to_thread(reports.write_report, board.store, report, board.signer)
         for hotkey, books in task.books.items():
             board.members.settle(hotkey, books.account)
         board.standing.report = report
         board.standing.averages = reports.averages(report)
-        board.standing.heldout_head = report.heldout_loss
+        board.standing.heldout_first, board.standing.heldout_head = first_loss, report.heldout_loss
         logger.bind(event="round_scored", round=int(report.round)).info("round {} scored: {}", report.round, key)
 
     async def _score_with_patience(self, finished: Finished) -> None:
@@ -107,10 +111,10 @@ class Scorer:
         while True:
             try:
                 return await self.score(finished)
-            except Retryable as fault:
+            except (Retryable, SetupError) as fault:
                 failures += 1
                 logger.warning("round {} is not scored yet: {}", finished.round, fault)
-                await asyncio.sleep(policy.wait_s(failures, fault.retry_after_s, random.random))
+                await asyncio.sleep(policy.wait_s(failures, asked_wait_s(fault), random.random))
             except Rejected as refusal:
                 logger.error("round {} can't be scored: {}", finished.round, refusal)
                 return
@@ -129,7 +133,8 @@ class Scorer:
 
     # In the worker thread.
 
-    def _work(self, task: _Task) -> Report:
+    def _work(self, task: _Task) -> tuple[Report, float]:
+        """The report, and the loss at revision 0."""
         board, finished = self._board, task.finished
         node = finished.run.head_node
         base_node = finished.run.revisions[finished.base_revision]
@@ -139,8 +144,9 @@ class Scorer:
         loss = base_loss
         if finished.committed:
             loss = self.heldout_loss(node.sha256, self._heads.get(finished.run, node.revision))
-        if board.standing.heldout_first is None:
-            board.standing.heldout_first = self._first_loss(finished.run)
+        first_loss = board.standing.heldout_first
+        if first_loss is None:
+            first_loss = self._first_loss(finished.run)
         works = list(_works(finished, drops, task.seats, board.standing.report))
         scores = score_round(
             works, board.standing.averages, finished.committed, board.spec.scoring.average_rounds
@@ -149,7 +155,7 @@ class Scorer:
         gone = {score.work.hotkey for score in scores if forgettable(score.score, largest)} - task.books.keys()
         kept = [score for score in scores if score.work.decision != "absent" or score.work.hotkey not in gone]
         outcome = Outcome(finished.round, node.revision, finished.committed, base_loss, loss)
-        return reports.make_report(board.spec.run, board.signer.hotkey, outcome, kept, task.books)
+        return reports.make_report(board.spec.run, board.signer.hotkey, outcome, kept, task.books), first_loss
 
     def _drops(self, finished: Finished, base: Memories) -> dict[tuple[ShardId, str], Drops]:
         board = self._board

@@ -67,7 +67,8 @@ class Submissions:
         """
         place = (manifest.shard, manifest.signer)
         present = self._by_place.get(place)
-        if present is not None and present.stored.manifest_record.sha256 == record.sha256:
+        same = present is not None and present.stored.manifest_record.sha256 == record.sha256
+        if present is not None and same and (present.finding is not None or not self.closed):
             return present
         if self.closed:
             raise Rejected("round_closed", f"round {self.round} takes no more submissions")

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from loguru import logger
 from starlette.exceptions import HTTPException
 
-from common.errors import Rejected, RemoteError
+from common.errors import Rejected, RemoteError, Retryable, SetupError
 from common.wire import (
     CompleteReply,
     CompleteRequest,
@@ -93,6 +93,11 @@ def _add_handlers(app: FastAPI, gatekeeper: Gatekeeper) -> None:
     @app.exception_handler(RemoteError)
     async def remote_error(request: Request, error: RemoteError) -> Response:
         return gatekeeper.refuse(request, error)
+
+    @app.exception_handler(SetupError)
+    async def setup_error(request: Request, error: SetupError) -> Response:
+        logger.error("a request to {} failed: {}", request.url.path, error)
+        return gatekeeper.refuse(request, Retryable("the validator's storage is not available"))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

@@ -5,8 +5,9 @@ Binding first means that a port that is taken is one clear line at start, and th
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import socket
+from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
@@ -50,12 +51,11 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
 
-    async def run_on(self, sock: socket.socket) -> None:
-        """Serve until ``stop``; cancelling ends it too."""
-        # `serve` would take over SIGINT and SIGTERM; `_serve` is the same without that.
-        await self._serve([sock])
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave SIGINT and SIGTERM alone."""
+        yield
 
-    async def stop(self) -> None:
-        """Let requests in flight finish and return soon."""
-        self.should_exit = True
-        await asyncio.sleep(0)
+    async def run_on(self, sock: socket.socket) -> None:
+        """Serve until cancelled."""
+        await self.serve([sock])

@@ -72,18 +72,28 @@ def write_report(store: ObjectStore, report: Report, signer: Signer) -> str:
     return key
 
 
-def newest_report(store: ObjectStore, run: str, validator: Hotkey) -> Report | None:
-    """The report of the latest round that this validator has written, or None."""
+@dataclass(frozen=True)
+class Found:
+    """What a validator's reports in the bucket say to one that starts."""
+
+    newest: Report | None = None
+    first_loss: float | None = None
+    """Held-out loss at revision 0, if the report of the first round is there."""
+
+
+def find_reports(store: ObjectStore, run: str, validator: Hotkey) -> Found:
+    """The latest report of this validator, and what its earliest tells of revision 0."""
     found: dict[int, str] = {}
     for info in store.list(keys.reports_prefix(run, validator)):
         parts = keys.parse_key(run, info.key)
         if parts is not None and parts.round_id is not None:
             found.setdefault(parts.round_id, info.key)
-    for round_id in sorted(found, reverse=True):
-        report = _read(store, run, found[round_id])
-        if report is not None and report.signer == validator:
-            return report
-    return None
+    readable = (_read(store, run, found[round_id], validator) for round_id in sorted(found, reverse=True))
+    newest = next((report for report in readable if report is not None), None)
+    if newest is None:
+        return Found()
+    first = _read(store, run, found[min(found)], validator)
+    return Found(newest, first.heldout_loss_base if first and first.revision == int(first.committed) else None)
 
 
 def averages(report: Report | None) -> dict[Seat, float]:
@@ -102,13 +112,14 @@ def accounts(report: Report | None) -> dict[Hotkey, Account]:
     }
 
 
-def _read(store: ObjectStore, run: str, key: str) -> Report | None:
+def _read(store: ObjectStore, run: str, key: str, validator: Hotkey) -> Report | None:
     body = store.get(key, max_bytes=MAX_REPORT_BYTES).body
     try:
-        return decode_report(body, run)[0]
+        report, _ = decode_report(body, run)
     except Rejected as refusal:
         logger.warning("{} is not a report: {}; the one before it counts", key, refusal)
         return None
+    return report if report.signer == validator else None
 
 
 def _member(score: Score, books: Books) -> MemberReport:
