@@ -10,7 +10,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,6 +75,8 @@ class Ports:
     clock: Clock
     sleep: AsyncSleep = asyncio.sleep
     uniform: Uniform = random.random
+    session: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Random name of this process."""
 
 
 class Agent:
@@ -84,16 +86,18 @@ class Agent:
         self._settings = settings
         self._ports = ports
         self._stop = stop
+        self._session: Session | None = None
 
     async def run(self) -> None:
         """Returns after an orderly stop. Raises ``SetupError`` and ``Fatal``."""
         work = asyncio.create_task(self._work())
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        if self._session is not None and not work.done():
+            self._session.drain()
             await asyncio.wait({work}, timeout=DRAIN_S)
-            work.cancel()
-        stopped.cancel()
+        for task in (work, stopped):
+            task.cancel()
         if not work.cancelled() and work.done():
             work.result()
 
@@ -140,12 +144,13 @@ class Agent:
         uplink = Uplink(
             lambda: link.client(_leader(session)), link.doubt, meter, context.patience("handing in the delta")
         )
-        session = Session(context, uplink, ledger, view)
+        self._session = session = Session(context, uplink, ledger, view)
         follower = Follower(context, session)
         heart = Heart(
             link,
             meter,
             context.clock,
+            context.sleep,
             context.spec.round.heartbeat_s,
             context.patience("heartbeat"),
             leader=lambda: session.view.state.leader,
@@ -153,7 +158,6 @@ class Agent:
             on_reply=follower.heard,
         )
         others = [asyncio.create_task(heart.run()), asyncio.create_task(follower.run())]
-        ending = asyncio.create_task(self._drain_when_told(session))
         working = asyncio.create_task(session.run())
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,13 +165,9 @@ class Agent:
                 if task.done():
                     task.result()
         finally:
-            for task in (*others, ending, working):
+            for task in (*others, working):
                 task.cancel()
             uplink.close()
-
-    async def _drain_when_told(self, session: Session) -> None:
-        await self._stop.wait()
-        session.drain()
 
     def _context(self, spec: RunSpec, reader: HttpReader, worker: Worker) -> Context:
         return Context(
@@ -180,7 +180,7 @@ class Agent:
             log=LogReader(reader, spec),
             worker=worker,
             cache=self._settings.cache,
-            session=secrets.token_hex(16),
+            session=self._ports.session,
             started_s=self._ports.clock.monotonic_s(),
         )
 

@@ -6,7 +6,6 @@ truth of its own: a miner acts on the log. When nobody answers, the heart backs 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from common.clock import Clock
@@ -15,7 +14,7 @@ from common.units import Hotkey
 from common.wire import Heartbeat, HeartbeatReply
 from miner.discovery import LeaderLink
 from miner.meter import UploadMeter
-from miner.patience import Patience
+from miner.patience import AsyncSleep, Patience
 
 
 class Heart:
@@ -26,6 +25,7 @@ class Heart:
         link: LeaderLink,
         meter: UploadMeter,
         clock: Clock,
+        sleep: AsyncSleep,
         interval_s: float,
         patience: Patience,
         leader: Callable[[], Hotkey | None],
@@ -35,12 +35,12 @@ class Heart:
         self._link = link
         self._meter = meter
         self._clock = clock
+        self._sleep = sleep
         self._interval_s = interval_s
         self._patience = patience
         self._leader = leader
         self._describe = describe
         self._on_reply = on_reply
-        self._poked = asyncio.Event()
 
     async def run(self) -> None:
         """Never returns."""
@@ -52,7 +52,7 @@ class Heart:
                 self._link.doubt()
                 await self._patience.bear(error)
             else:
-                await self._rest(self._interval_s - (self._clock.monotonic_s() - started_s))
+                await self._sleep(max(0.0, self._interval_s - (self._clock.monotonic_s() - started_s)))
 
     async def beat(self) -> None:
         """One heartbeat. Raises ``Retryable`` and ``Rejected``."""
@@ -64,14 +64,3 @@ class Heart:
             reply = await client.heartbeat(self._describe())
         self._patience.relax()
         self._on_reply(reply)
-
-    def poke(self) -> None:
-        """Something changed that the leader waits for: beat now."""
-        self._poked.set()
-
-    async def _rest(self, rest_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._poked.wait(), max(rest_s, 0.0))
-        except TimeoutError:
-            return
-        self._poked.clear()

@@ -59,6 +59,8 @@ class Facts:
     """At least one inner step was taken in the begun round."""
     order: Order | None
     """The leader's newest word on the open round."""
+    behind: bool
+    """The leader knows of log entries that this miner has not read."""
     draining: bool
     """The process is about to end."""
 
@@ -92,6 +94,8 @@ def _with_submission(facts: Facts) -> tuple[Move, str]:
 
 
 def _without_work(facts: Facts) -> tuple[Move, str]:
+    if facts.behind:
+        return Move.WAIT, "the log has news; reading it before joining a round"
     if facts.order in ("submit", "wait") and facts.carried is None:
         return Move.WAIT, f"round {facts.open_round} is closing; joining the next one"
     return Move.BEGIN, f"joining round {facts.open_round}"

@@ -114,6 +114,7 @@ class Session:
             gave_up=self.gave_up,
             worked=self.context.worker.progress().round_steps > 0,
             order=self._order(),
+            behind=self._reply is not None and self._reply.next_seq > state.next_seq,
             draining=self._draining,
         )
 

@@ -101,6 +101,9 @@ class Leader:
         self.down = False
         """No answer to API requests."""
         self.store_down = False
+        self.let_uploads = threading.Event()
+        """While clear, uploads get no answer."""
+        self.let_uploads.set()
         self.refuse: dict[str, ErrorReply] = {}
         """Path → answer with status 422, until removed."""
         self._changed = threading.Condition()
@@ -159,6 +162,8 @@ class Leader:
     # The server.
 
     def _answer(self, request: Request) -> Reply:
+        if request.method == "PUT":
+            self.let_uploads.wait(PATIENCE_S)
         with self._changed:
             reply = self._route(request)
             self._changed.notify_all()

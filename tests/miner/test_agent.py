@@ -123,7 +123,9 @@ def delivered(seen: Seen) -> bool:
 
 def hand_in(leader: Leader) -> None:
     """Let the open round's work come."""
-    leader.wait_until(trained())  # type: ignore[arg-type]
+    current = leader.world.state.open_round
+    assert current is not None
+    leader.wait_until(lambda seen: any(beat.round == current.round and beat.round_tokens for beat in seen.beats))
     leader.forget()
     leader.order = "submit"
     leader.wait_until(delivered)
@@ -263,11 +265,25 @@ def test_training_and_work_survive_leader_and_storage(leader: Leader, tmp_path: 
         leader.down = False
         leader.wait_until(lambda seen: bool(seen.beats) and seen.beats[-1].counters.tokens > before)
         leader.order = "submit"
-        leader.wait_until(lambda seen: bool(seen.manifests) and seen.beats[-1].phase is Phase.UPLOADING)
+        leader.wait_until(lambda seen: any(beat.phase is Phase.UPLOADING for beat in seen.beats))
         leader.store_down = False
         leader.wait_until(delivered)
         leader.commit()
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+
+
+def test_heartbeats_go_on_during_training_and_upload(leader: Leader, tmp_path: Path) -> None:
+    leader.open_round()
+    with mining(leader, tmp_path):
+        leader.wait_until(lambda seen: sum(beat.phase is Phase.TRAINING for beat in seen.beats) >= 3)
+        leader.let_uploads.clear()
+        leader.order = "submit"
+        leader.wait_until(lambda seen: sum(beat.upload is not None for beat in seen.beats) >= 3)
+        assert not leader.seen.uploads
+        leader.let_uploads.set()
+        leader.wait_until(delivered)
+        numbers = [beat.seq for beat in leader.seen.beats]
+        assert numbers == sorted(set(numbers))
 
 
 def test_a_refused_submission_does_not_end_the_miner(leader: Leader, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ READY = Facts(
     gave_up=False,
     worked=False,
     order="train",
+    behind=False,
     draining=False,
 )
 WORKING = replace(READY, begun=RoundId(5), worked=True)
@@ -34,6 +35,7 @@ SENT = replace(WORKING, pending=RoundId(5))
     [
         (READY, Move.BEGIN),
         (replace(READY, order=None), Move.BEGIN),
+        (replace(READY, behind=True), Move.WAIT),
         (replace(READY, held=None), Move.SYNC),
         (replace(READY, held=Revision(1)), Move.SYNC),
         (replace(READY, open_round=None), Move.WAIT),
@@ -42,6 +44,7 @@ SENT = replace(WORKING, pending=RoundId(5))
         (replace(READY, order="wait"), Move.WAIT),
         (replace(READY, order="submit", carried=RoundId(5)), Move.BEGIN),
         (WORKING, Move.TRAIN),
+        (replace(WORKING, behind=True), Move.TRAIN),
         (replace(WORKING, order=None), Move.TRAIN),
         (replace(WORKING, order="submit"), Move.SUBMIT),
         (replace(WORKING, order="submit", worked=False), Move.TRAIN),
@@ -78,6 +81,7 @@ any_facts = st.builds(
     gave_up=st.booleans(),
     worked=st.booleans(),
     order=st.sampled_from(["train", "submit", "wait", None]),
+    behind=st.booleans(),
     draining=st.booleans(),
 )
 

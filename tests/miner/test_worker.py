@@ -81,8 +81,11 @@ def test_what_a_command_raises_is_the_callers_and_the_thread_lives_on() -> None:
 
 
 def test_what_the_thread_dies_of_is_told_to_whoever_calls() -> None:
+    broke = threading.Event()
+
     class Broken(Stream):
         def batch(self, start: int, count: int):  # type: ignore[no-untyped-def]
+            broke.set()
             raise MemoryError("no room on the device")
 
     async def scenario() -> None:
@@ -90,8 +93,10 @@ def test_what_the_thread_dies_of_is_told_to_whoever_calls() -> None:
         worker.start()
         await worker.call(lambda work: work.begin(assignment(Broken())))
         await worker.train(True)
-        with pytest.raises(Fatal, match="no room on the device"):
-            await asyncio.gather(*(worker.call(lambda work: None) for _ in range(3)))  # some may come in before it dies
+        await asyncio.to_thread(broke.wait)
+        for _ in range(2):  # while it dies, and when it is dead
+            with pytest.raises(Fatal, match="no room on the device"):
+                await worker.call(lambda work: None)
         await worker.stop()
 
     asyncio.run(scenario())
