@@ -41,7 +41,8 @@ async def until_scored(world: World, start: Callable[[], Validator], revision: i
             validator = validator or start()
             await validator.driver.step()
             await validator.scorer.drain()
-            done = world.log().head >= revision and validator.board.standing.reported_round is not None
+            reported = validator.board.standing.report
+            done = world.log().head >= revision and reported is not None and reported.revision >= revision
             if done and validator.board.round is None:
                 return validator
             await play(world, validator)
@@ -56,7 +57,7 @@ def history(world: World) -> list[tuple[int, Sha256, int]]:
     return [(node.revision, node.sha256, node.tokens_merged) for node in state.lineage(state.head)]
 
 
-def run_once(dataset: Dataset, known: World | None, at: int | None) -> tuple[World, Axe]:
+def run_once(dataset: Dataset, known: World | None, at: int | None, revision: int = 1) -> tuple[World, Axe]:
     world = World(dataset)
     if known is not None:
         world.trained = known.trained
@@ -65,7 +66,7 @@ def run_once(dataset: Dataset, known: World | None, at: int | None) -> tuple[Wor
         await world.begin()
         axe = Axe(world)
         axe.at = at
-        await until_scored(world, lambda: world.validator(until=1), 1)
+        await until_scored(world, lambda: world.validator(until=revision), revision)
         return axe
 
     axe = asyncio.run(go())
@@ -85,6 +86,18 @@ def test_a_kill_before_any_storage_operation_changes_nothing(dataset: Dataset) -
         reports = list(world.store.list(keys.reports_prefix("demo", world.spec.validators[0])))
         assert reports, f"no report after a kill at {axe.operations[at - 1]}"
     assert verify_run(world.store, "demo").merges == 1
+
+
+def test_a_kill_at_any_write_of_a_later_round_rebuilds_weights_and_outer_state(dataset: Dataset) -> None:
+    whole, axe = run_once(dataset, None, None, revision=2)
+    expected = history(whole)
+    second = next(i for i, (_, key) in enumerate(axe.operations) if key.endswith("log/000000000005.json"))
+    writes = [i for i, (operation, _) in enumerate(axe.operations) if i >= second and operation == "put"]
+    assert len(writes) >= 8
+    for index in writes:
+        world, _ = run_once(dataset, whole, index + 1, revision=2)
+        assert history(world) == expected, f"killed at {axe.operations[index]}"
+        assert verify_run(world.store, "demo").merges == 2
 
 
 def test_a_lost_reply_to_any_append_deposes_nobody(dataset: Dataset) -> None:

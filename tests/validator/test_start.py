@@ -1,0 +1,124 @@
+"""What a start refuses, each in one line, and the server on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.chain.commitment import RunLocation, encode
+from common.chain.memory import MemoryWallet
+from common.data.dataset import Dataset
+from common.errors import OperatorError, Rejected, Retryable, SetupError
+from common.spec import spec_hash
+from common.store.config import StorageConfig, save_config
+from common.store.reader import StoreReader
+from common.units import Coldkey, Hotkey, Sha256
+from tests.support.specs import OWNER, VALIDATOR, tiny_spec
+from tests.validator.world import World
+from validator.api.server import Server, bind
+from validator.cli import check_host, storage_config
+from validator.start import (
+    check_location,
+    check_seat,
+    check_spec,
+    choose_device,
+    find_run,
+    load_spec,
+    patiently,
+)
+
+STORAGE = StorageConfig("http://127.0.0.1:9000", "brigade", "key", "secret")
+LOCATION = RunLocation("demo", Sha256("1" * 64), "http://127.0.0.1:9000", "brigade", "", True)
+
+
+def test_settings_of_the_storage_come_from_one_place(tmp_path: Path) -> None:
+    file = tmp_path / "storage.json"
+    save_config(STORAGE, file)
+    assert storage_config(file, None, None, "", "us-east-1", "", "") == STORAGE
+    made = storage_config(None, STORAGE.endpoint, "brigade", "", "us-east-1", "key", "secret")
+    assert made == STORAGE
+    with pytest.raises(OperatorError, match="not both"):
+        storage_config(file, STORAGE.endpoint, "brigade", "", "us-east-1", "", "")
+    with pytest.raises(OperatorError, match="give --storage"):
+        storage_config(None, STORAGE.endpoint, None, "", "us-east-1", "", "")
+
+
+def test_addresses_that_the_chain_or_nobody_can_use_are_refused() -> None:
+    check_host("127.0.0.2", None)
+    check_host("0.0.0.0", "192.0.2.7")
+    with pytest.raises(OperatorError, match=r"use 127\.0\.0\.2"):
+        check_host("127.0.0.1", None)
+    with pytest.raises(OperatorError, match="--publish-ip"):
+        check_host("0.0.0.0", None)
+
+
+def test_a_hotkey_that_may_not_lead_or_another_subnet_is_refused() -> None:
+    check_spec(tiny_spec(), 2, VALIDATOR.hotkey)
+    with pytest.raises(OperatorError, match="does not let"):
+        check_spec(tiny_spec(), 2, OWNER.hotkey)
+    with pytest.raises(OperatorError, match="subnet 2, not 3"):
+        check_spec(tiny_spec(), 3, VALIDATOR.hotkey)
+
+
+def test_a_bucket_that_is_not_the_runs_is_refused() -> None:
+    check_location(LOCATION, STORAGE)
+    with pytest.raises(OperatorError, match="lives in"):
+        check_location(LOCATION, StorageConfig("http://127.0.0.1:9000", "another", "key", "secret"))
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    assert choose_device("cpu") == "cpu"
+    with pytest.raises(OperatorError, match="choose"):
+        choose_device("tpu")
+
+
+def test_the_run_is_found_by_the_owners_commitment_and_its_spec_by_hash(dataset: Dataset) -> None:
+    world = World(dataset)
+
+    async def go() -> None:
+        await world.begin(0)
+        owner = world.chain_world.port(MemoryWallet(OWNER.hotkey, Coldkey("owner-cold")))
+        with pytest.raises(Retryable, match="has not committed"):
+            await find_run(owner, 2)
+        right = RunLocation("demo", spec_hash(world.spec), "http://127.0.0.1:9000", "brigade", "", True)
+        await owner.set_commitment(2, encode(right))
+        assert await find_run(owner, 2) == right
+        assert load_spec(StoreReader(world.store), right) == world.spec
+        with pytest.raises(SetupError, match="not what its owner committed"):
+            load_spec(StoreReader(world.store), LOCATION)
+        await check_seat(owner, 2, VALIDATOR.hotkey)
+        with pytest.raises(SetupError, match="no seat"):
+            await check_seat(owner, 2, Hotkey("nobody"))
+
+    asyncio.run(go())
+
+
+def test_a_refusal_at_the_start_ends_it_in_one_line() -> None:
+    async def refused() -> None:
+        raise Rejected("access_denied", "the keys do not fit")
+
+    with pytest.raises(SetupError, match="the storage: access_denied"):
+        asyncio.run(patiently(refused, "the storage"))
+
+
+def test_the_server_speaks_http_on_the_socket_it_was_given_and_a_taken_port_is_said(dataset: Dataset) -> None:
+    world = World(dataset)
+
+    async def go() -> None:
+        await world.begin(1)
+        validator = world.validator()
+        sock = bind("127.0.0.1", 0)
+        host, port = sock.getsockname()
+        with pytest.raises(SetupError, match="can't listen"):
+            bind(host, port)
+        serving = asyncio.create_task(Server(validator.app).run_on(sock))
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as http:
+            health = await http.get("/v1/health")
+        assert health.json()["run"] == "demo"
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+    asyncio.run(go())
