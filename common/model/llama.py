@@ -123,7 +123,9 @@ class ShardBody(nn.Module):
         super().__init__()
         self.rotary = Rotary(spec)
         if shard.has_embedding:
-            self.embed_tokens = nn.Embedding(spec.vocab_size, spec.hidden_size)
+            # An empty weight, since the default's random numbers import a compiler, two seconds of CPU a process.
+            empty = torch.empty(spec.vocab_size, spec.hidden_size)
+            self.embed_tokens = nn.Embedding(spec.vocab_size, spec.hidden_size, _weight=empty)
         self.layers = nn.ModuleDict({str(index): DecoderLayer(spec, self.rotary) for index in shard.layers})
         if shard.has_head:
             self.norm = RMSNorm(spec.hidden_size, spec.norm_eps)
