@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.clock import Clock
+from common.data.fetch import FileReader
 from common.identity import KeypairSigner
 from common.runlog.reader import LogReader
 from common.spec import RunSpec
-from miner.dataset import FileReader
 from miner.patience import AsyncSleep, Patience, Uniform
 from miner.worker import Worker
 

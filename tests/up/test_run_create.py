@@ -14,6 +14,7 @@ from common.chain.memory import MemoryWallet, MemoryWorld
 from common.clock import ManualClock
 from common.data.corpus import folder_corpus
 from common.data.dataset import open_dataset
+from common.data.fetch import ensure_dataset
 from common.data.prepare import prepare
 from common.data.tokenizer import tokenizer_named
 from common.errors import OperatorError, Retryable, SetupError
@@ -23,7 +24,6 @@ from common.store.config import StorageConfig
 from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
 from common.units import Coldkey
-from miner.dataset import ensure_dataset
 from tests.runlog.support import no_patience
 from tests.support.specs import OWNER, tiny_spec
 from validator.run_create import location_of, publish, read_dataset, start_run

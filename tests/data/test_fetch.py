@@ -9,10 +9,10 @@ import pytest
 
 from common import keys
 from common.data.dataset import Dataset
+from common.data.fetch import ensure_dataset
 from common.errors import Rejected
 from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
-from miner.dataset import ensure_dataset
 from tests.miner.leader import prepare_spec, put_dataset
 
 
