@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -18,10 +19,11 @@ import typer
 from loguru import logger
 
 from common.chain.sdk import SdkChain, isolate_sdk
-from common.clock import SystemClock
-from common.errors import Retryable
+from common.clock import Clock, SystemClock
+from common.errors import Retryable, SetupError
 from common.logs import quiet_stderr
 from common.store.config import write_private
+from common.timeouts import DRAIN_S
 from validator.up.bootstrap import make_wallets
 from validator.up.client import fetch_status, status_client
 from validator.up.defaults import DEFAULT_PRESET, POLICIES
@@ -36,6 +38,9 @@ from validator.up.watch import Watcher
 
 app = typer.Typer(help="Run everything on this machine.", rich_markup_mode=None)
 BAD_END = 1
+SUMMARY_S = 120.0
+SUMMARY_WHEN_STOPPED_S = 4.0
+"""What is left of the ten seconds is for the processes to end."""
 
 
 class Stopped(BaseException):
@@ -104,7 +109,7 @@ def _run(settings: Settings) -> int:
     wallets = make_wallets(settings.folder.wallets, settings.miners)
     display = choose_display(settings.json_lines, wallets.names(), clock)
     supervisor = Supervisor(clock, lambda name, text: display.note(text, event="child", child=name))
-    signals = _Signals(supervisor)
+    signals = _Signals(supervisor, clock)
     run = LocalRun(settings, supervisor, display, wallets, clock, time.sleep, random.Random())
     try:
         signals.raise_from_now_on()
@@ -113,7 +118,7 @@ def _run(settings: Settings) -> int:
         return 0 if settings.rounds is None else BAD_END
     finally:
         signals.end_at_once_from_now_on()
-        killed = supervisor.drain(time.sleep)
+        killed = supervisor.drain(time.sleep, signals.left_s())
         display.close()
         if killed:
             logger.warning("killed at the end: {}", ", ".join(killed))
@@ -128,35 +133,51 @@ def _train(settings: Settings, run: LocalRun, supervisor: Supervisor, display: D
             watcher.until_done(lambda: fetch_status(client, ready.place.validator_url))
     except Stopped:
         display.note("stopping", event="stopping")
-        _summarise(settings, ready, watcher, display)
+        _summarise(settings, ready, watcher, display, within_s=SUMMARY_WHEN_STOPPED_S)
         raise
-    return 0 if _summarise(settings, ready, watcher, display) else BAD_END
+    return 0 if _summarise(settings, ready, watcher, display, within_s=SUMMARY_S) else BAD_END
 
 
-def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Display) -> Summary | None:
-    """Write and show what the run came to so far; None when bucket or chain are not there to tell."""
-    try:
-        summary = read_outcome(
-            ready.store,
-            SdkChain(ready.place.chain_url, timeout_s=3.0),
-            ready.spec,
-            ready.wallets.validator.hotkey_ss58,
-            [wallet.hotkey_ss58 for wallet in ready.wallets.miners],
-            watcher.load_average,
-        )
-    except Retryable as error:
-        display.note(f"no summary: {error}", event="no_summary")
-        return None
-    write_private(settings.folder.summary, summary.to_json().encode())
-    display.summary(summary)
-    return summary
+def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Display, within_s: float) -> bool:
+    """Write and show what the run came to so far; False when bucket or chain do not tell in time."""
+    found: list[Summary] = []
+    trouble = [f"bucket and chain did not tell within {within_s:g} s"]
+
+    def read() -> None:
+        try:
+            found.append(_outcome(ready, watcher.load_average))
+        except (Retryable, SetupError) as error:
+            trouble[0] = str(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(within_s)
+    if not found:
+        display.note(f"no summary: {trouble[0]}", event="no_summary")
+        return False
+    write_private(settings.folder.summary, found[0].to_json().encode())
+    display.summary(found[0])
+    return True
+
+
+def _outcome(ready: Ready, load_average: float) -> Summary:
+    chain = SdkChain(ready.place.chain_url)
+    miners = [wallet.hotkey_ss58 for wallet in ready.wallets.miners]
+    return read_outcome(ready.store, chain, ready.spec, ready.wallets.validator.hotkey_ss58, miners, load_average)
 
 
 class _Signals:
     """What SIGINT and SIGTERM do: first an orderly end, then a sudden one."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, clock: Clock) -> None:
         self._supervisor = supervisor
+        self._clock = clock
+        self._stopped_s: float | None = None
+
+    def left_s(self) -> float:
+        """Of the time for an orderly end, counted from the first signal."""
+        since_s = 0.0 if self._stopped_s is None else self._clock.monotonic_s() - self._stopped_s
+        return max(0.0, DRAIN_S - since_s)
 
     def raise_from_now_on(self) -> None:
         self._set(self._stop)
@@ -169,6 +190,7 @@ class _Signals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped_s = self._clock.monotonic_s()
         self.end_at_once_from_now_on()
         raise Stopped
 

@@ -58,7 +58,7 @@ class Child:
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        return self.process.pid if self.process and self.process.returncode is None else None
+        return self.process.pid if self.process and self.process.poll() is None else None
 
     def last_words(self) -> str:
         """The last thing that it wrote on stderr, cut."""
@@ -89,8 +89,9 @@ class Supervisor:
         """Look after every child once: notice deaths, start again what is due."""
         now_s = self._clock.monotonic_s()
         for child in self.children.values():
-            if child.process is not None and child.process.poll() is not None:
-                self._bury(child, child.process.returncode, now_s)
+            exit_code = None if child.process is None else child.process.poll()
+            if exit_code is not None:
+                self._bury(child, exit_code, now_s)
             if child.restart_at_s is not None and now_s >= child.restart_at_s:
                 child.restarts += 1
                 self._launch(child)
@@ -152,7 +153,7 @@ class Supervisor:
         self._say(child.spec.name, verdict.reason)
 
     def _wait(self, group: Sequence[Child], until_s: float, sleep: Callable[[float], None]) -> None:
-        while any(child.process and child.process.poll() is None for child in group):
+        while any(child.pid for child in group):
             if self._clock.monotonic_s() >= until_s:
                 return
             sleep(0.05)
