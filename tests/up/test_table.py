@@ -21,7 +21,7 @@ BUSY = status(
     miner_status(FIRST, score=12.5),
     miner_status(SECOND, phase=Phase.UPLOADING, upload=UPLOAD, note="slow link"),
     miner_status(THIRD, live=False, silent_s=75.0, delivered=True),
-    waiting_for="2 miners",
+    waiting_for="2 miners are at work",
     heldout_loss_first=5.5,
     heldout_loss_head=2.25,
 )
@@ -33,13 +33,13 @@ def test_plain_lines_tell_round_phase_and_every_miner() -> None:
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("revision 3, round 3 open, 2,048/4,096 tokens")
     assert "5.500 → 2.250" in lines[0]
-    assert lines[1].strip() == "miner-1 (uid 2): training, 1,024 tokens, 1,000 tokens/s, score 12.500"
+    assert lines[1].strip() == "miner-1 (uid 2): training, 1,024 tokens, 1,000 tokens/s, score 12.5"
     assert "uploading" in lines[2]
     assert "25% of 200.0 KiB, 2.0 Mbit/s" in lines[2]
     assert "slow link" in lines[2]
     assert "silent for 1m15s" in lines[3]
     assert "delivered" in lines[3]
-    assert lines[4].strip() == "waiting for 2 miners"
+    assert lines[4].strip() == "2 miners are at work"
 
 
 def test_plain_lines_come_on_changes_and_now_and_then() -> None:
@@ -80,7 +80,7 @@ def test_the_table_has_a_row_for_each_miner() -> None:
         "miner-1",
         "uploading",
         "25% of 200.0 KiB",
-        "12.500",
+        "12.5",
         "slow link",
         f"{THIRD[:8]}…",
         "silent for 1m15s",

@@ -16,7 +16,7 @@ from common.wire import Status
 from validator.up.client import fetch_status, status_client
 from validator.up.folder import Folder, load_begun
 from validator.up.plan import SERVED_IP
-from validator.up.table import headline, miner_line, status_table
+from validator.up.table import by_uid, headline, miner_line, status_table
 
 app = typer.Typer(help="How a run is going.", rich_markup_mode=None)
 
@@ -53,9 +53,9 @@ def _show(found: Status, names: dict[Hotkey, str], json_lines: bool) -> None:
     if console.is_terminal:
         console.print(status_table(found, names))
     else:
-        print("\n".join(f"  {miner_line(miner, names)}" for miner in found.miners))
+        print("\n".join(f"  {miner_line(miner, names)}" for miner in by_uid(found)))
     if found.waiting_for:
-        print(f"waiting for {found.waiting_for}")
+        print(found.waiting_for)
 
 
 def _address(folder: Folder) -> str:

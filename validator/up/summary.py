@@ -143,7 +143,7 @@ def describe(summary: Summary, names: Mapping[Hotkey, str]) -> list[str]:
         weight = summary.weights.get(str(miner.uid), 0)
         lines.append(
             f"{names.get(miner.hotkey, miner.hotkey[:10]):12} uid {miner.uid}, {miner.tokens_merged:,} tokens merged,"
-            f" score {miner.score:.3f}, weight on chain {weight}"
+            f" score {miner.score:,.1f}, weight on chain {weight}"
         )
     return lines
 

@@ -94,10 +94,15 @@ def miner_line(miner: MinerStatus, names: Names) -> str:
     if upload := upload_cell(miner):
         parts.append(f"upload {upload}" if not miner.delivered else upload)
     if miner.score is not None:
-        parts.append(f"score {miner.score:.3f}")
+        parts.append(f"score {miner.score:,.1f}")
     if miner.note:
         parts.append(miner.note)
     return f"{name_of(miner, names)} (uid {miner.uid}): " + ", ".join(parts)
+
+
+def by_uid(status: Status) -> list[MinerStatus]:
+    """The miners in the order of their seats, so that lines keep their places."""
+    return sorted(status.miners, key=lambda miner: miner.uid)
 
 
 def name_of(miner: MinerStatus, names: Names) -> str:
@@ -109,7 +114,7 @@ def status_table(status: Status, names: Names) -> Table:
     table = Table(expand=False)
     for title in ("miner", "uid", "state", "round tokens", "tokens/s", "upload", "score", "note"):
         table.add_column(title, justify="right" if title in ("uid", "round tokens", "tokens/s", "score") else "left")
-    for miner in status.miners:
+    for miner in by_uid(status):
         table.add_row(
             name_of(miner, names),
             str(miner.uid),
@@ -117,7 +122,7 @@ def status_table(status: Status, names: Names) -> Table:
             f"{miner.round_tokens:,}",
             f"{miner.tokens_per_s:,.0f}",
             upload_cell(miner),
-            "" if miner.score is None else f"{miner.score:.3f}",
+            "" if miner.score is None else f"{miner.score:,.1f}",
             Text(miner.note[:60]),
         )
     return table
@@ -135,7 +140,7 @@ class LiveTable:
         self._live.console.print(Text(text))
 
     def status(self, status: Status) -> None:
-        waiting = Text(f"waiting for {status.waiting_for}" if status.waiting_for else "", style="dim")
+        waiting = Text(status.waiting_for, style="dim")
         self._live.update(Group(Text(headline(status)), status_table(status, self._names), waiting), refresh=True)
 
     def summary(self, summary: Summary) -> None:
@@ -159,8 +164,8 @@ class PlainLines:
 
     def status(self, status: Status) -> None:
         if self._due(status):
-            waiting = [f"  waiting for {status.waiting_for}"] if status.waiting_for else []
-            self._write([headline(status), *(f"  {miner_line(m, self._names)}" for m in status.miners), *waiting])
+            waiting = [f"  {status.waiting_for}"] if status.waiting_for else []
+            self._write([headline(status), *(f"  {miner_line(m, self._names)}" for m in by_uid(status)), *waiting])
 
     def summary(self, summary: Summary) -> None:
         self._write(describe(summary, self._names))
