@@ -100,7 +100,18 @@ def test_a_round_without_report_counts_by_its_manifests() -> None:
     steps = a_history()
     reports = [report(1, member_report(FIRST.hotkey, tokens_trained=700))]
     summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
-    assert summary.tokens_trained == 700 + 800 + 400
+    assert summary.tokens_trained == (700 + 800) + (400 + 500)
+
+
+def test_trained_is_at_least_what_signed_manifests_say() -> None:
+    """The last report may be a heartbeat behind the last manifest."""
+    steps = a_history()
+    reports = [
+        report(0, member_report(FIRST.hotkey, tokens_trained=800)),
+        report(1, member_report(FIRST.hotkey, tokens_trained=500)),
+    ]
+    summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
+    assert summary.miners[0].tokens_trained == 800 + 600
     assert summary.survival <= 1
 
 

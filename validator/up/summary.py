@@ -149,16 +149,21 @@ def describe(summary: Summary, names: Mapping[Hotkey, str]) -> list[str]:
 
 
 def _trained(reports: Sequence[Report], claimed: Mapping[tuple[RoundId, Hotkey], int]) -> dict[Hotkey, int]:
-    """Tokens trained by each miner. A round without a report (its validator died) counts by the plan's claims."""
-    totals: dict[Hotkey, int] = {}
+    """Tokens trained by each miner: what reports count, and at least what its signed manifests say.
+
+    A round without a report (its validator died) counts by the manifests; and the last report may be a heartbeat
+    behind the last manifest.
+    """
     reported = {report.round for report in reports}
+    totals: dict[Hotkey, int] = {}
+    signed: dict[Hotkey, int] = {}
     for report in reports:
         for member in report.members:
             totals[member.hotkey] = totals.get(member.hotkey, 0) + member.tokens_trained
     for (round_id, hotkey), tokens in claimed.items():
-        if round_id not in reported:
-            totals[hotkey] = totals.get(hotkey, 0) + tokens
-    return totals
+        signed[hotkey] = signed.get(hotkey, 0) + tokens
+        totals[hotkey] = totals.get(hotkey, 0) + (0 if round_id in reported else tokens)
+    return {hotkey: max(total, signed.get(hotkey, 0)) for hotkey, total in totals.items()}
 
 
 def _by_hotkey(reports: Sequence[Report]) -> dict[Hotkey, list[MemberReport]]:
