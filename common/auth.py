@@ -17,6 +17,9 @@ from common.timeouts import NONCE_MAX_AGE_S, NONCE_RETENTION_S, NONCE_SKEW_S
 from common.units import Hotkey, sha256_hex
 
 REPLY_SIGNATURE = "X-Brigade-Signature"
+MAX_NONCE_DIGITS = 20
+"""Of nanoseconds since the epoch: enough for the next thousand years."""
+AUTH_HEADERS = "x-bittensor-"
 
 _CODES: dict[type[http_auth.AuthError], str] = {
     http_auth.MalformedAuth: "malformed_auth",
@@ -46,15 +49,17 @@ class RequestVerifier:
 
     def verify(self, headers: Mapping[str, str], body: bytes, method: str, target: str, now_ns: int) -> Hotkey:
         """The authenticated sender. Raises ``Rejected`` with a code of its own for each way to fail."""
-        lowered = {key.lower(): value for key, value in headers.items()}
+        lowered = _single(headers)
         if lowered.get(http_auth.HEADER_CRYPTO.lower(), "sr25519") != "sr25519":
             raise Rejected("malformed_auth", "only sr25519 hotkeys may call")
         nonce = lowered.get(http_auth.HEADER_NONCE.lower(), "")
-        if nonce.isascii() and nonce.isdigit() and len(nonce) < 24 and int(nonce) < self._started_ns:
+        if not is_nonce(nonce):
+            raise Rejected("malformed_auth", f"{http_auth.HEADER_NONCE} is 1 to {MAX_NONCE_DIGITS} decimal digits")
+        if int(nonce) < self._started_ns:
             raise Rejected("stale_request", "signed before this server started; take its time from /v1/health again")
         try:
             caller = http_auth.verify(
-                headers,
+                lowered,
                 body,
                 method=method,
                 path=target,
@@ -67,6 +72,22 @@ class RequestVerifier:
         except http_auth.AuthError as error:
             raise Rejected(_CODES.get(type(error), "malformed_auth"), str(error)) from None
         return Hotkey(caller.hotkey_ss58)
+
+
+def is_nonce(text: str) -> bool:
+    """Whether a nonce header is plain decimal digits: ``int`` would take signs, spaces, underscores, other digits."""
+    return 1 <= len(text) <= MAX_NONCE_DIGITS and text.isascii() and text.isdigit()
+
+
+def _single(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers by lowercase name. Of a repeated one two readers may take different values, so it is refused."""
+    found: dict[str, str] = {}
+    for key, value in headers.items():
+        name = key.lower()
+        if name in found and name.startswith(AUTH_HEADERS):
+            raise Rejected("malformed_auth", f"the header {name} appears more than once")
+        found[name] = value
+    return found
 
 
 def sign_reply(signer: Signer, request_nonce: str, status: int, body: bytes) -> str:

@@ -52,6 +52,28 @@ def test_each_cheat_has_its_code(code, headers, body, target):
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("shape", ["+{}", " {}", "{} ", "0_{}", "-{}", "\u0661{}", "{}\u00b2", "00{}00", "0x{}", ""])
+def test_a_nonce_that_is_not_plain_digits_gets_past_no_check(shape):
+    """``int`` reads most of these: a request of before the start must not come back in another spelling."""
+    headers = signed(nonce_ns=START_NS - 1)
+    with pytest.raises(Rejected) as caught:
+        check({**headers, "X-Bittensor-Nonce": shape.format(START_NS - 1)})
+    assert caught.value.code == "malformed_auth"
+
+
+def test_zeros_before_a_nonce_make_it_no_younger():
+    with pytest.raises(Rejected) as caught:
+        check({**signed(nonce_ns=START_NS - 1), "X-Bittensor-Nonce": f"0{START_NS - 1}"})
+    assert caught.value.code == "stale_request"
+
+
+@pytest.mark.parametrize("name", sorted(signed()))
+def test_a_repeated_header_is_refused(name):
+    with pytest.raises(Rejected) as caught:
+        check({**signed(), name.upper(): signed()[name]})
+    assert caught.value.code == "malformed_auth"
+
+
 def test_a_replay_is_refused():
     verifier = RequestVerifier(VALIDATOR.hotkey, START_NS)
     headers = signed()
