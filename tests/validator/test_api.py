@@ -22,6 +22,7 @@ from common.units import Hotkey, RoundId, Sha256
 from common.wire import MAX_REQUEST_BYTES, CompleteReply, ErrorReply, SubmissionReply, parse
 from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World
+from validator.api.limits import PER_ADDRESS
 from validator.process import Validator
 
 BEAT = {
@@ -162,6 +163,29 @@ def test_headers_that_are_missing_or_malformed_are_named(dataset: Dataset) -> No
         refused(await desk.post("/v1/heartbeat", beat(), headers=broken), 401, "malformed_auth")
         crypto = desk.headers("/v1/heartbeat", beat()) | {"X-Bittensor-Crypto": "ed25519"}
         refused(await desk.post("/v1/heartbeat", beat(), headers=crypto), 401, "malformed_auth")
+
+    with_desk(dataset, act)
+
+
+def test_two_hotkey_headers_name_nobody(dataset: Dataset) -> None:
+    async def act(desk: Desk) -> None:
+        posing = desk.headers("/v1/heartbeat", beat())
+        for first in (desk.miner.signer.hotkey, desk.world.miners[1].signer.hotkey):
+            desk.world.clock.advance(0.001)
+            pairs = [("X-Bittensor-Hotkey", str(first)), *posing.items()]
+            reply = await desk.http.post("/v1/heartbeat", content=beat(), headers=pairs)
+            refused(reply, 401, "malformed_auth")
+
+    with_desk(dataset, act)
+
+
+def test_open_routes_have_the_limit_of_the_address(dataset: Dataset) -> None:
+    async def act(desk: Desk) -> None:
+        for path in ("/v1/health", "/v1/status"):
+            codes = [(await desk.http.get(path)).status_code for _ in range(int(PER_ADDRESS.burst) + 2)]
+            assert codes[0] == 200
+            assert codes[-1] == 429
+            desk.world.clock.advance(60.0)
 
     with_desk(dataset, act)
 

@@ -46,19 +46,21 @@ class Service(Protocol):
 def create_app(service: Service, gatekeeper: Gatekeeper) -> FastAPI:
     """The application over ``service``, behind ``gatekeeper``."""
     app = FastAPI(title="Brigade validator", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    _add_open_routes(app, service)
+    _add_open_routes(app, service, gatekeeper)
     _add_signed_routes(app, service, gatekeeper)
     _add_handlers(app, gatekeeper)
     return app
 
 
-def _add_open_routes(app: FastAPI, service: Service) -> None:
+def _add_open_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> None:
     @app.get("/v1/health")
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
+        gatekeeper.admit_open(request)
         return json_response(service.health())
 
     @app.get("/v1/status")
-    async def status() -> Response:
+    async def status(request: Request) -> Response:
+        gatekeeper.admit_open(request)
         return json_response(service.status())
 
 

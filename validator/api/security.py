@@ -1,7 +1,8 @@
 """What stands between a stranger and the service, cheapest check first.
 
-Order: announced length and a counted stream (before anything is hashed) → limit of the address → limit of the claimed
-hotkey and its seat in the metagraph → signature, receiver, freshness, replay. Only what passed all of it is parsed.
+Order: limit of the address → announced length and a counted stream (before anything is hashed) → seat of the claimed
+hotkey in the metagraph → signature, receiver, freshness, replay → limit of the hotkey, which comes after the proof so
+that nobody can use up another's. Only what passed all of it is parsed. Open routes have the limit of the address.
 Every answer to a request that carries a nonce is signed over (nonce, status, body), refusals too.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from bittensor import http_auth
 from fastapi import Request, Response
 
-from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
+from common.auth import REPLY_SIGNATURE, RequestVerifier, is_nonce, sign_reply
 from common.clock import Clock
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import KeypairSigner
@@ -50,7 +51,6 @@ STATUS = {
 }
 OTHER_STATUS = 422
 AWAY_STATUS = 503
-MAX_NONCE = 24
 
 
 class RateLimited(Rejected):
@@ -86,7 +86,7 @@ class Gatekeeper:
 
     async def admit(self, request: Request) -> Caller:
         """The authenticated caller. Raises ``Rejected``, each refusal with a code of its own, and ``Retryable``."""
-        self._limit(self._addresses, "address", request.client.host if request.client else "")
+        self.admit_open(request)
         body = await read_body(request)
         claimed = Hotkey(request.headers.get(http_auth.HEADER_HOTKEY, "")[:64])
         if not claimed:
@@ -96,14 +96,19 @@ class Gatekeeper:
             raise Rejected("not_member", "this hotkey has no seat on the subnet; register it first")
         target = _target(request)
         hotkey = self._verifier.verify(request.headers, body, request.method, target, self._clock.wall_ns())
-        assert hotkey == claimed  # the verifier takes the sender from the same header
+        if hotkey != claimed:
+            raise Rejected("wrong_hotkey", "the request is signed by another hotkey than it claims")
         self._limit(self._hotkeys, "hotkey", hotkey)
         return Caller(seat, body)
+
+    def admit_open(self, request: Request) -> None:
+        """Raise ``RateLimited`` when the address of an unsigned request sends too many."""
+        self._limit(self._addresses, "address", request.client.host if request.client else "")
 
     def sign(self, request: Request, response: Response) -> Response:
         """The same response with our signature, when the request has a nonce to bind it to."""
         nonce = request.headers.get(http_auth.HEADER_NONCE, "")
-        if nonce and nonce.isascii() and nonce.isdigit() and len(nonce) <= MAX_NONCE:
+        if is_nonce(nonce):
             signature = sign_reply(self._signer, nonce, response.status_code, bytes(response.body))
             response.headers[REPLY_SIGNATURE] = signature
         return response
