@@ -14,6 +14,11 @@ from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
 LOG_DIGITS = 12
 
 
+def public_base_url(endpoint: str, bucket: str, prefix: str) -> str:
+    """Where objects are read by plain GET, path-style: the base of every key, without a trailing slash."""
+    return "/".join(part for part in (endpoint, bucket, prefix) if part)
+
+
 def run_prefix(run: str) -> str:
     return f"runs/{run}/"
 

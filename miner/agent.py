@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from loguru import logger
 
+from common.chain.discovery import base_url
 from common.chain.port import ChainPort
 from common.clock import Clock
 from common.errors import Fatal, Rejected, RemoteError, Retryable, SetupError
@@ -28,7 +29,7 @@ from common.store.reader import HttpReader
 from common.units import Hotkey, ShardId
 from miner.blocking import in_thread
 from miner.context import Context
-from miner.discovery import Found, LeaderLink, base_url, find_run
+from miner.discovery import Found, LeaderLink, find_seat
 from miner.follow import LogView, catch_up
 from miner.follower import Follower
 from miner.heart import Heart
@@ -115,7 +116,7 @@ class Agent:
 
     async def _find(self) -> Found:
         try:
-            return await find_run(self._ports.chain, self._settings.netuid, self._ports.signer.hotkey)
+            return await find_seat(self._ports.chain, self._settings.netuid, self._ports.signer.hotkey)
         except Rejected as refusal:
             if refusal.code in ("not_registered", "bad_commitment"):
                 raise SetupError(refusal.message) from refusal

@@ -20,6 +20,7 @@ from common.clock import SystemClock
 from common.errors import OperatorError
 from common.identity import KeypairSigner
 from common.logs import setup_logging
+from common.model.device import check_device, choose_device
 
 if TYPE_CHECKING:
     from miner.agent import Settings
@@ -74,7 +75,6 @@ def start(
     _check(max_tokens_per_s, threads, device)
     from common.chain.wallets import open_wallet
     from miner.agent import Settings  # imports PyTorch: seconds that --help and wrong flags need not wait for
-    from miner.trainer import choose_device
 
     folder = directory.absolute()
     name = wallet if hotkey == DEFAULT_HOTKEY else f"{wallet}-{hotkey}"
@@ -121,5 +121,4 @@ def _check(max_tokens_per_s: float | None, threads: int | None, device: str) -> 
         raise OperatorError(f"--max-tokens-per-s must be a positive number, not {max_tokens_per_s:g}")
     if threads is not None and threads > 4 * (os.cpu_count() or 1):
         raise OperatorError(f"--threads {threads} is far more than this machine's {os.cpu_count()} cores")
-    if device not in ("auto", "cpu") and not device.startswith("cuda"):
-        raise OperatorError(f"--device {device!r}: choose auto, cpu, cuda or cuda:<number>")
+    check_device(device)

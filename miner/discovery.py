@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from loguru import logger
 
 from common import timeouts
-from common.chain import commitment
 from common.chain.commitment import RunLocation
+from common.chain.discovery import find_run
 from common.chain.port import ChainPort, Neuron
 from common.clock import Clock
 from common.errors import Fatal, Rejected, RemoteError, Retryable
@@ -29,28 +29,18 @@ class Found:
     seat: Neuron
 
 
-async def find_run(chain: ChainPort, netuid: int, hotkey: Hotkey) -> Found:
-    """The run that the subnet's owner committed.
+async def find_seat(chain: ChainPort, netuid: int, hotkey: Hotkey) -> Found:
+    """The subnet's run and our seat in it.
 
-    Raises ``Retryable`` while the chain is away or nothing is committed yet, ``Rejected`` (``not_registered``,
-    ``bad_commitment``, what the chain refuses) and ``Fatal`` for a bucket that this version can't read.
+    Raises as ``find_run``, and ``Rejected('not_registered')``, and ``Fatal`` for a bucket that this version can't read.
     """
-    owner = await chain.subnet_owner_hotkey(netuid)
-    fields = await chain.commitment(netuid, owner)
-    if not fields:
-        raise Retryable(f"the owner of subnet {netuid} ({owner}) has not committed a run yet")
-    location = commitment.decode(fields)
+    location = await find_run(chain, netuid)
     if not location.public_read:
         raise Fatal(f"the bucket of run {location.run} can't be read by plain GET, which this version needs")
     seat = (await chain.metagraph(netuid)).by_hotkey(hotkey)
     if seat is None:
         raise Rejected("not_registered", f"hotkey {hotkey} has no seat on subnet {netuid}: register it first")
     return Found(location, seat)
-
-
-def base_url(location: RunLocation) -> str:
-    """Where the run's objects are read by plain GET."""
-    return "/".join(part for part in (location.endpoint, location.bucket, location.prefix) if part)
 
 
 class LeaderLink:

@@ -144,19 +144,3 @@ class Trainer:
         if self._device.type == "cuda":
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
-
-
-def choose_device(wish: str) -> str:
-    """``auto`` → the first GPU if PyTorch can use one, else the CPU. Raises OperatorError for what is not there."""
-    if wish == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
-    if wish == "cpu":
-        return wish
-    kind, _, index = wish.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()) or wish.endswith(":"):
-        raise OperatorError(f"--device {wish!r}: choose auto, cpu, cuda or cuda:<number>")
-    if not torch.cuda.is_available():
-        raise OperatorError(f"--device {wish}: PyTorch finds no usable GPU here; choose cpu, or install a CUDA build")
-    if int(index or 0) >= torch.cuda.device_count():
-        raise OperatorError(f"--device {wish}: this machine has {torch.cuda.device_count()} GPU(s), counted from 0")
-    return f"cuda:{index or 0}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.errors import OperatorError, Rejected, SetupError
+from common.keys import public_base_url
 from common.store.port import check_key
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -48,7 +49,7 @@ class StorageConfig:
 
     def public_base_url(self) -> str:
         """Where objects are read by plain GET: the base of every key, without a trailing slash."""
-        return "/".join(part for part in (self.endpoint, self.bucket, self.prefix) if part)
+        return public_base_url(self.endpoint, self.bucket, self.prefix)
 
 
 def save_config(config: StorageConfig, path: Path) -> None:

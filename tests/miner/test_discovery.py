@@ -12,6 +12,7 @@ import pytest
 
 from common import timeouts
 from common.chain import commitment
+from common.chain.discovery import base_url
 from common.chain.memory import MemoryWorld, Subnet
 from common.chain.port import Endpoint
 from common.clock import ManualClock
@@ -20,7 +21,7 @@ from common.runlog.reader import LogReader, load_run
 from common.store.memory import MemoryStore
 from common.store.reader import HttpReader, StoreReader
 from common.units import Coldkey, Hotkey, Sha256
-from miner.discovery import LeaderLink, base_url, find_run
+from miner.discovery import LeaderLink, find_seat
 from miner.follow import catch_up
 from tests.miner.leader import MINER, NETUID, Leader, register
 from tests.runlog.support import ALICE, BOB
@@ -51,7 +52,7 @@ def serve(chain: MemoryWorld, uid: int, port: int, ip: str = "127.0.0.2") -> Non
 
 def test_a_miner_finds_run_spec_and_log_from_the_subnets_number(tmp_path: Path) -> None:
     with Leader(tmp_path) as leader:
-        found = asyncio.run(find_run(leader.chain.port(), NETUID, MINER.hotkey))
+        found = asyncio.run(find_seat(leader.chain.port(), NETUID, MINER.hotkey))
         reader = HttpReader(base_url(found.location))
         spec = load_run(reader, found.location.run, found.location.spec_sha256)
         assert spec == leader.spec
@@ -76,19 +77,12 @@ def test_another_spec_than_committed_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_missing_is_said(chain: MemoryWorld, kind: type[BrigadeError], text: str) -> None:
     with pytest.raises(kind, match=text):
-        asyncio.run(find_run(chain.port(), NETUID, MINER.hotkey))
+        asyncio.run(find_seat(chain.port(), NETUID, MINER.hotkey))
 
 
 def test_a_strangers_hotkey_is_told_to_register() -> None:
     with pytest.raises(Rejected, match="not_registered"):
-        asyncio.run(find_run(subnet_with().port(), NETUID, Hotkey("5Stranger")))
-
-
-def test_a_commitment_of_something_else_is_refused() -> None:
-    chain = subnet_with()
-    chain.subnets[NETUID].commitments[Hotkey("owner")] = (b"ipfs", b"x", b"y")
-    with pytest.raises(Rejected, match="bad_commitment"):
-        asyncio.run(find_run(chain.port(), NETUID, MINER.hotkey))
+        asyncio.run(find_seat(subnet_with().port(), NETUID, Hotkey("5Stranger")))
 
 
 def linked(chain: MemoryWorld, clock: ManualClock, act: Callable[[LeaderLink], Awaitable[T]]) -> T:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import OperatorError
 from common.model.flat import build_shard
 from common.model.init import init_vector
 from common.model.layout import Vector
@@ -19,7 +18,7 @@ from common.model.shards import plan_shards
 from common.spec import RunSpec
 from common.units import Revision, RoundId, Sha256
 from miner.schedule import global_step, learning_rate
-from miner.trainer import STUCK_STEPS, Samples, Trainer, choose_device
+from miner.trainer import STUCK_STEPS, Samples, Trainer
 from miner.work import Assignment, RoundWork
 from tests.support.specs import tiny_spec
 
@@ -158,17 +157,6 @@ def test_work_carried_over_a_restart_continues_its_stream_and_its_count() -> Non
 def test_vectors_of_another_length_are_refused() -> None:
     with pytest.raises(ValueError, match="expected"):
         trainer().load(BASE[:-1].copy())
-
-
-def test_a_device_that_is_not_there_is_refused_in_one_line() -> None:
-    assert choose_device("cpu") == "cpu"
-    for wish in ("tpu", "cuda:x", "cuda:"):
-        with pytest.raises(OperatorError, match="choose"):
-            choose_device(wish)
-    if not torch.cuda.is_available():
-        assert choose_device("auto") == "cpu"
-        with pytest.raises(OperatorError, match="no usable GPU"):
-            choose_device("cuda:0")
 
 
 @given(st.integers(0, 1000), st.integers(0, 10_000))
