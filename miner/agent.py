@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.chain.discovery import base_url
 from common.chain.port import ChainPort
 from common.clock import Clock
@@ -27,7 +28,6 @@ from common.runlog.reader import LogReader, load_run
 from common.spec import RunSpec, spec_hash
 from common.store.reader import HttpReader
 from common.units import Hotkey, ShardId
-from miner.blocking import in_thread
 from miner.context import Context
 from miner.discovery import Found, LeaderLink, find_seat
 from miner.follow import LogView, catch_up

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from common.blocking import in_thread
 from common.errors import RemoteError
 from common.wire import HeartbeatReply
-from miner.blocking import in_thread
 from miner.context import Context
 from miner.follow import catch_up
 from miner.session import Session

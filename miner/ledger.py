@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.merge.feedback import Feedback, Settled
 from common.model.layout import Vector
 from common.spec import RunSpec
 from common.units import RoundId
 from miner.adamw import OptimizerState
-from miner.blocking import in_thread
 from miner.delta import Submission, settle, unsent
 from miner.follow import LogView
 from miner.state import NO_ROUND, Memory, StateFolder

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.data.dataset import Dataset
 from common.data.fetch import ensure_dataset
 from common.data.stream import SampleStream
 from common.errors import Rejected, RemoteError
 from common.units import RoundId
 from common.wire import HeartbeatReply, Phase
-from miner.blocking import in_thread
 from miner.context import Context
 from miner.delta import Submission, build
 from miner.follow import LogView

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.errors import Rejected, RemoteError, Retryable
 from common.records import open_receipt
 from common.store.http import HttpClient
@@ -20,7 +21,6 @@ from common.store.retry import RetryPolicy
 from common.store.transfer import upload
 from common.units import format_bytes
 from common.wire import CompleteReply, SubmissionReply, UploadTarget
-from miner.blocking import in_thread
 from miner.client import ValidatorClient
 from miner.delta import Submission
 from miner.meter import UploadMeter

@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
+from common.blocking import in_thread
 from common.errors import Fatal
-from miner.blocking import in_thread
 from miner.trainer import StepResult
 from miner.work import Progress, RoundWork
 
