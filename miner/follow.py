@@ -23,9 +23,6 @@ class LogView:
     planned: Mapping[RoundId, PlanMember] = field(default_factory=dict)
     """This miner's place in the plan of each round that named it."""
 
-    def is_open(self, round_id: RoundId) -> bool:
-        return self.state.open_round is not None and self.state.open_round.round == round_id
-
     def committed(self, round_id: RoundId) -> bool:
         """Whether the round made a revision."""
         return any(node.round == round_id for node in self.state.revisions.values())

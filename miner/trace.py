@@ -1,8 +1,8 @@
 """The trace of a miner's work: what each inner step saw and gave, and the Merkle root that the manifest holds.
 
-A validator that re-executes some steps asks for their leaves and paths; the root, signed before anybody knew which
-steps, fixes them all. Leaves and nodes are hashed with different first bytes (RFC 6962), and an odd node moves up
-unchanged, so no tree of one length is a tree of another.
+The root, signed before anybody knows which steps a validator will re-execute, fixes them all. Leaves and nodes are
+hashed with different first bytes (RFC 6962), and an odd node moves up unchanged, so no tree of one length is a tree of
+another.
 """
 
 from __future__ import annotations
@@ -42,25 +42,6 @@ def trace_root(steps: Sequence[TraceStep]) -> Sha256:
     while len(level) > 1:
         level = _parents(level)
     return Sha256(level[0].hex())
-
-
-def trace_path(steps: Sequence[TraceStep], index: int) -> tuple[tuple[str, bytes], ...]:
-    """Siblings of leaf ``index`` from the bottom up, each with the side ("left" or "right") on which it stands."""
-    level, path = [step.leaf() for step in steps], []
-    while len(level) > 1:
-        sibling = index ^ 1
-        if sibling < len(level):
-            path.append(("left" if sibling < index else "right", level[sibling]))
-        level, index = _parents(level), index // 2
-    return tuple(path)
-
-
-def check_path(step: TraceStep, path: Sequence[tuple[str, bytes]], root: Sha256) -> bool:
-    """Whether ``step`` is in the trace that ``root`` commits to."""
-    node = step.leaf()
-    for side, sibling in path:
-        node = _node(sibling, node) if side == "left" else _node(node, sibling)
-    return node.hex() == root
 
 
 def _parents(level: list[bytes]) -> list[bytes]:

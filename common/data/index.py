@@ -88,11 +88,6 @@ def decode_index(data: bytes) -> DatasetIndex:
     return from_json(DatasetIndex, canonical.loads_object(data, MAX_INDEX_BYTES), "bad_index")
 
 
-def dataset_id(index: DatasetIndex) -> Sha256:
-    """The dataset's identifier."""
-    return sha256_hex(encode_index(index))
-
-
 def require_index(data: bytes, expected: Sha256) -> DatasetIndex:
     """``decode_index`` of bytes that must be those of the dataset ``expected``. Raises ``Rejected('bad_index')``."""
     if sha256_hex(data) != expected:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from common.model.layout import Layout, Vector, layout_from_shapes, layout_of
+from common.model.layout import Layout, Vector, layout_of
 from common.model.llama import ShardModel
 from common.model.shards import ShardLayers
 from common.spec import ModelSpec
@@ -72,25 +71,6 @@ def bind(module: ShardModel, layout: Layout) -> FlatShard:
     if parameters:
         raise ValueError(f"the layout has no place for {', '.join(parameters)}")
     return FlatShard(module, layout, weights, grads)
-
-
-def module_layout(module: nn.Module) -> Layout:
-    """The layout of a module's own parameters."""
-    return layout_from_shapes({name: tuple(p.shape) for name, p in module.named_parameters()})
-
-
-def flatten(module: nn.Module) -> Vector:
-    """The flat vector of any module's parameters (a copy)."""
-    ordered = sorted(module.named_parameters())
-    return np.concatenate([p.detach().cpu().float().numpy().reshape(-1) for _, p in ordered])
-
-
-def load_flat(module: nn.Module, vector: Vector) -> None:
-    """Copy a flat vector into a module's parameters, in place."""
-    parameters = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, tensor in module_layout(module).views(vector):
-            parameters[name].copy_(_as_tensor(tensor))
 
 
 def _as_tensor(array: Vector) -> Tensor:

@@ -35,15 +35,6 @@ def evaluate(
     return np.concatenate(found) if found else np.empty(0, dtype=np.float64)
 
 
-def mean_loss(
-    model: Forward, samples: npt.NDArray[np.int64], batch_size: int, device: torch.device | str = "cpu"
-) -> float:
-    """Mean loss over all tokens of ``samples``, in nats. Raises ValueError if there are none."""
-    if len(samples) == 0:
-        raise ValueError("a mean loss needs at least one sequence")
-    return float(evaluate(model, samples, batch_size, device).mean())
-
-
 def _sequence_losses(logits: Tensor, targets: Tensor) -> Losses:
     each = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
     losses: Losses = each.view(targets.shape).double().mean(dim=1).cpu().numpy()

@@ -15,14 +15,13 @@ from common.data.index import (
     MAX_INDEX_BYTES,
     DatasetIndex,
     TokenFile,
-    dataset_id,
     decode_index,
     encode_index,
     require_index,
 )
 from common.errors import Rejected
 from common.typed import to_json
-from common.units import Sha256
+from common.units import Sha256, sha256_hex
 
 TRAIN = TokenFile("train", Sha256("a" * 64), 1000, 3)
 HELDOUT = TokenFile("heldout", Sha256("b" * 64), 100, 1)
@@ -32,7 +31,7 @@ DATA = encode_index(INDEX)
 
 def test_round_trip() -> None:
     assert decode_index(DATA) == INDEX
-    assert require_index(DATA, dataset_id(INDEX)) == INDEX
+    assert require_index(DATA, sha256_hex(DATA)) == INDEX
     assert INDEX.tokens("train") == 1000
     assert INDEX.of("heldout") == (HELDOUT,)
     assert TRAIN.name == f"train-{'a' * 64}.tokens"

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from common.data.cli import app
 from common.data.corpus import clean_text, documents, folder_corpus, stdlib_corpus
 from common.data.dataset import open_dataset
-from common.data.index import dataset_id
+from common.data.index import encode_index
 from common.data.prepare import Prepared, prepare, select
 from common.data.tokenizer import ByteTokenizer, tokenizer_named
 from common.errors import OperatorError, SetupError
+from common.units import sha256_hex
 
 
 def write_texts(folder: Path, count: int = 200) -> Path:
@@ -46,7 +47,8 @@ def test_every_document_is_in_exactly_one_split(tmp_path: Path) -> None:
 def test_the_identifier_depends_on_text_only(tmp_path: Path) -> None:
     one = run(write_texts(tmp_path / "here"), tmp_path / "a")
     two = run(write_texts(tmp_path / "there" / "deep"), tmp_path / "b")
-    assert one.dataset == two.dataset == dataset_id(one.index) == open_dataset(tmp_path / "b", one.dataset).id
+    assert one.dataset == two.dataset == sha256_hex(encode_index(one.index))
+    assert open_dataset(tmp_path / "b", one.dataset).id == one.dataset
     write_texts(tmp_path / "here", 201)
     assert run(tmp_path / "here", tmp_path / "c").dataset != one.dataset
 

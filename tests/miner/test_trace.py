@@ -8,21 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miner.trace import TraceStep, check_path, trace_path, trace_root
+from miner.trace import TraceStep, trace_root
 
 
 def steps(count: int) -> list[TraceStep]:
     return [TraceStep(i, i * 8, 8, 5.0 - i / 16, 1.0 + i) for i in range(count)]
-
-
-@given(st.integers(1, 40), st.data())
-def test_every_step_has_a_path_that_fits_no_other(count: int, data: st.DataObject) -> None:
-    made = steps(count)
-    index = data.draw(st.integers(0, count - 1))
-    root, path = trace_root(made), trace_path(made, index)
-    assert check_path(made[index], path, root)
-    assert not check_path(replace(made[index], loss=9.0), path, root)
-    assert count == 1 or not check_path(made[(index + 1) % count], path, root)
 
 
 @given(st.integers(0, 20), st.integers(0, 20))
@@ -37,3 +27,7 @@ def test_every_field_counts(change: dict[str, float]) -> None:
     made = steps(5)
     changed = [*made[:2], replace(made[2], **change), *made[3:]]  # type: ignore[arg-type]
     assert trace_root(changed) != trace_root(made)
+
+
+def test_the_order_counts() -> None:
+    assert trace_root(steps(5)[::-1]) != trace_root(steps(5))
