@@ -17,6 +17,7 @@ from common.timeouts import NONCE_MAX_AGE_S, NONCE_RETENTION_S, NONCE_SKEW_S
 from common.units import Hotkey, sha256_hex
 
 REPLY_SIGNATURE = "X-Brigade-Signature"
+HOTKEY_HEADER, NONCE_HEADER = http_auth.HEADER_HOTKEY, http_auth.HEADER_NONCE
 MAX_NONCE_DIGITS = 20
 """Of nanoseconds since the epoch: enough for the next thousand years."""
 AUTH_HEADERS = "x-bittensor-"

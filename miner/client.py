@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import httpx
-from bittensor import http_auth
 
 from common import timeouts
-from common.auth import REPLY_SIGNATURE, check_reply, sign_request
+from common.auth import NONCE_HEADER, REPLY_SIGNATURE, check_reply, sign_request
 from common.chain.port import Endpoint
 from common.clock import Clock, ServerTime
 from common.errors import Rejected, RemoteError, Retryable
@@ -111,7 +110,7 @@ class ValidatorClient:
         body = message.model_dump_json().encode()
         headers = sign_request(self._signer, "POST", path, body, self.server, self.time.wall_ns())
         answer = await self._exchange("POST", path, body, headers)
-        nonce = headers[http_auth.HEADER_NONCE]
+        nonce = headers[NONCE_HEADER]
         if not self._is_genuine(answer, nonce):
             raise Retryable(f"{self.base_url} answers {answer.status} without {self.server}'s signature")
         if answer.status != 200:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
+from common.auth import NONCE_HEADER, REPLY_SIGNATURE, RequestVerifier, sign_reply
 from common.chain.port import Endpoint
 from common.clock import ManualClock
 from common.errors import Rejected, Retryable
@@ -65,7 +65,7 @@ class Validator:
 
     def _reply(self, request: Request, status: int, message: Message) -> Response:
         body = message.model_dump_json().encode()
-        signature = sign_reply(self.signer, request.headers["x-bittensor-nonce"], status, body)
+        signature = sign_reply(self.signer, request.headers[NONCE_HEADER], status, body)
         return Response(self.spoil(body), status, headers={REPLY_SIGNATURE: signature})
 
 
