@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common import keys
-from common.codec.container import decode, encode, partition_ranges
+from common.codec.container import decode, encode, partition_hashes
 from common.codec.params import CodecParams, delta_params
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer
@@ -110,7 +110,6 @@ def _manifest(
     spec: RunSpec, work: WorkDone, delta: bytes, params: CodecParams, count: int, signer: Signer
 ) -> Manifest:
     shard, digest = ShardId(0), sha256_hex(delta)
-    ranges = partition_ranges(count, params, NUM_PARTITIONS)
     return Manifest(
         schema=SCHEMA,
         run=spec.run,
@@ -126,5 +125,5 @@ def _manifest(
         sample_start=work.sample_start,
         sample_count=work.sample_count,
         trace_root=trace_root(work.trace),
-        partitions=tuple(sha256_hex(delta[start:end]) for start, end in ranges),
+        partitions=partition_hashes(delta, count, params, NUM_PARTITIONS),
     )

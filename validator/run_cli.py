@@ -174,7 +174,17 @@ def summary(report: VerifyReport) -> list[str]:
         stale = ", ".join(f"{count} {code}" for code, count in sorted(report.voids.items()))
         lines.append(f"stale entries, passed over by every reader: {stale}")
     lines += [f"rejected and not in the bucket: {key}" for key in report.absent]
-    lines += [f"nothing refers to: {key}" for key in report.unreferenced]
+    for key in report.unreferenced:
+        why = report.suspicious.get(key)
+        lines.append(f"suspicious, nothing refers to: {key}: {why}" if why else f"nothing refers to: {key}")
+    if report.unreported:
+        lines.append(f"no report for rounds {', '.join(map(str, report.unreported))}")
+    if not report.lease:
+        lines.append("no lease: nobody has led this run from this bucket, or the lease was taken away")
+    lines.append(
+        f"that the log ends at slot {report.state.next_seq - 1} is not proved: a tail cut off together with all that "
+        "follows from it shows only against a head committed on chain"
+    )
     head = report.state.head_node
     return [*lines, f"run {report.state.run} is whole: head is revision {head.revision}, {head.sha256}"]
 

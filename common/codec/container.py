@@ -21,6 +21,7 @@ from common.codec.params import CHUNK, F32, I64, U8, CodecParams, chunk_count
 from common.codec.quant import MAX_SCALE, MIN_SCALE, is_based
 from common.codec.topk import decode_records, encode_records, level_codes, record_layout
 from common.errors import Rejected
+from common.units import Sha256, sha256_hex
 
 HEADER_BYTES = 32
 _HEADER = struct.Struct("<4sHBBQIIh6s")
@@ -60,6 +61,14 @@ def partition_ranges(count: int, params: CodecParams, num_partitions: int) -> li
     end, size = encoded_size(count, params), record_bytes(params)
     chunks = partition_chunks(count, num_partitions)
     return [(min(HEADER_BYTES + a * size, end), min(HEADER_BYTES + b * size, end)) for a, b in chunks]
+
+
+def partition_hashes(
+    data: bytes | memoryview, count: int, params: CodecParams, num_partitions: int
+) -> tuple[Sha256, ...]:
+    """SHA-256 of each partition's byte range of an encoded vector: what a manifest names."""
+    view = memoryview(data)
+    return tuple(sha256_hex(view[start:end]) for start, end in partition_ranges(count, params, num_partitions))
 
 
 def encode(values: F32, params: CodecParams) -> bytes:

@@ -6,15 +6,18 @@ counts, by a hash in its name, or by a signature over canonical bytes that are r
 
 from __future__ import annotations
 
+from common.codec.container import partition_hashes
+from common.codec.params import delta_params
 from common.errors import Rejected
 from common.keys import KeyParts, delta_key
-from common.records import StoredSubmission, decode_submission
-from common.reports import decode_report
-from common.runlog.entries import PlanMember
+from common.records import Manifest, StoredSubmission, decode_submission
+from common.reports import Report, decode_report
+from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.lease import decode_lease
 from common.runlog.replay import Step
 from common.runlog.state import RunState
-from common.units import RoundId, sha256_hex
+from common.runlog.told import Ended, slot_missing
+from common.units import sha256_hex
 
 STALE = frozenset(
     {
@@ -52,7 +55,7 @@ def check_lease(state: RunState, body: bytes) -> None:
         raise Rejected("wrong_leader", f"it is held for term {lease.term}, which {leader} leads")
 
 
-def check_report(state: RunState, parts: KeyParts, body: bytes) -> None:
+def check_report(state: RunState, parts: KeyParts, body: bytes) -> Report:
     """Named by its hash, signed by the validator in its key, about the round in its key."""
     check_name(parts, body)
     report, _ = decode_report(body, state.run)
@@ -60,6 +63,23 @@ def check_report(state: RunState, parts: KeyParts, body: bytes) -> None:
         raise Rejected("wrong_signer", "it is not signed by the validator whose folder it lies in")
     if report.round != parts.round_id:
         raise Rejected("wrong_round", f"it is about round {report.round}")
+    return report
+
+
+def check_report_facts(report: Report, end: Ended) -> None:
+    """What a report says of its round is what the log says: its end, its revision, the tokens of each member."""
+    if report.committed != end.committed:
+        said, told = ("committed" if fact else "aborted" for fact in (report.committed, end.committed))
+        raise Rejected("wrong_report", f"it calls round {report.round} {said}, which the log has as {told}")
+    if report.revision != end.head:
+        raise Rejected("wrong_report", f"it has head {report.revision} after the round, the log revision {end.head}")
+    if not end.committed:
+        return
+    said_tokens = {member.hotkey: member.tokens_merged for member in report.members}
+    for hotkey in sorted(said_tokens.keys() | end.tokens.keys()):
+        said_of, merged = said_tokens.get(hotkey, 0), end.tokens.get(hotkey, 0)
+        if said_of != merged:
+            raise Rejected("wrong_report", f"it has {said_of} merged tokens of {hotkey}, the plan {merged}")
 
 
 def check_manifest(state: RunState, key: str, parts: KeyParts, body: bytes) -> StoredSubmission:
@@ -68,6 +88,8 @@ def check_manifest(state: RunState, key: str, parts: KeyParts, body: bytes) -> S
     manifest, receipt = stored.manifest, stored.receipt
     if manifest.key.removesuffix(".delta") != key.removesuffix(".json") or manifest.signer != parts.hotkey:
         raise Rejected("wrong_key", "it belongs to another delta than the one beside it")
+    if receipt.term > state.term:
+        raise slot_missing(state, key, f"its receipt is of term {receipt.term}, which the log has not begun")
     if state.leader_of(receipt.term) != receipt.signer:
         raise Rejected("bad_receipt", f"the receipt's signer did not lead term {receipt.term}")
     base = state.revisions.get(manifest.base_revision)
@@ -76,12 +98,23 @@ def check_manifest(state: RunState, key: str, parts: KeyParts, body: bytes) -> S
     return stored
 
 
-def check_member(run: str, round_id: RoundId, member: PlanMember, stored: StoredSubmission) -> None:
-    """A plan's member is the submission that was receipted."""
+def check_member(state: RunState, plan: RoundFrozen, member: PlanMember, stored: StoredSubmission) -> None:
+    """A plan's member is the submission that was receipted, and was trained on the plan's base."""
+    round_id = plan.round
     manifest = stored.manifest
     facts = (manifest.round, manifest.shard, manifest.signer, manifest.delta, manifest.tokens)
     if facts != (round_id, member.shard, member.hotkey, member.delta, member.tokens_claimed):
         raise Rejected("wrong_member", "the plan says something else of this submission than its manifest")
     if stored.manifest_record.sha256 != member.manifest_sha256:
         raise Rejected("wrong_member", "the plan names another manifest of this delta")
-    assert manifest.key == delta_key(run, round_id, member.shard, member.hotkey, member.delta.sha256)
+    base = state.revisions[plan.base_revision]
+    if member.decision == "accepted" and (manifest.base_revision, manifest.base_sha256) != (base.revision, base.sha256):
+        raise Rejected("wrong_base", f"the plan merges it into revision {base.revision}, which it was not trained on")
+    assert manifest.key == delta_key(state.run, round_id, member.shard, member.hotkey, member.delta.sha256)
+
+
+def check_partitions(state: RunState, manifest: Manifest, delta: bytes, count: int) -> None:
+    """An accepted delta's ranges have the hashes that its manifest gives them; ``count`` is the shard's length."""
+    params = delta_params(state.spec.codec, manifest.base_revision)
+    if manifest.partitions != partition_hashes(delta, count, params, len(manifest.partitions)):
+        raise Rejected("wrong_partitions", "its partitions do not have the hashes that its manifest gives them")

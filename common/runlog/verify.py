@@ -4,6 +4,10 @@ In order: the spec by its hash; the log, slot by slot (damage is an error here, 
 the merges again, from the snapshot of revision 0 to the head, and with them every snapshot on the way; the submissions
 that the plans name; then every object that is left under the run, by the hash in its name or by its signature. The
 listing is taken first, so that a run that goes on meanwhile is verified as far as its log was then read.
+
+What this can't prove: that the log has no more slots than the bucket shows. Whatever follows from a missing slot gives
+the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Only a head committed on
+chain proves the tail, and none is yet.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import dataclass, field
 from common import keys
 from common.errors import Rejected
 from common.keys import KeyParts
+from common.model.layout import run_layouts
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission
 from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
@@ -27,9 +32,10 @@ from common.runlog.proving import ProvingReader, VerifyError
 from common.runlog.reader import spec_hash_of_log, walk
 from common.runlog.remerge import ShardMemory, remerge
 from common.runlog.state import RevisionNode, RunState
+from common.runlog.told import Told, check_tail, slot_missing, suspicion
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.port import ObjectInfo, ObjectStore
-from common.units import Sha256, ShardId
+from common.units import RoundId, Sha256, ShardId
 
 Say = Callable[[str], None]
 MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES)
@@ -53,6 +59,12 @@ class VerifyReport:
     """Deltas that a plan rejected and that never came."""
     unreferenced: tuple[str, ...]
     """Objects that nothing in the log refers to; their hashes or signatures are right."""
+    suspicious: Mapping[str, str]
+    """Those of them that no honest run leaves behind, or only while it commits: key and why."""
+    unreported: tuple[RoundId, ...]
+    """Rounds that ended and of which no validator's report is there."""
+    lease: bool
+    """Whether a lease is there."""
 
 
 @dataclass
@@ -63,9 +75,13 @@ class _Work:
     run: str
     listing: list[ObjectInfo]
     say: Say
-    plans: list[RoundFrozen] = field(default_factory=list)
+    counts: tuple[int, ...] = ()
+    """Values of each shard."""
+    told: Told = field(default_factory=Told)
+    reported: set[RoundId] = field(default_factory=set)
     absent: list[str] = field(default_factory=list)
     unreferenced: list[str] = field(default_factory=list)
+    suspicious: dict[str, str] = field(default_factory=dict)
     merges: int = 0
 
 
@@ -80,6 +96,7 @@ def verify_run(
     work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say)
     spec_sha256 = expected_spec_sha256 or _spec_hash_of_genesis(work)
     spec = _verify_spec(work, spec_sha256)
+    work.counts = tuple(layout.total for layout in run_layouts(spec.model, spec.num_shards))
     state = _verify_log(work, spec)
     _verify_merges(work, state)
     _verify_plans(work, state)
@@ -94,6 +111,9 @@ def verify_run(
         merges=work.merges,
         absent=tuple(work.absent),
         unreferenced=tuple(work.unreferenced),
+        suspicious=work.suspicious,
+        unreported=tuple(sorted(work.told.ended.keys() - work.reported)),
+        lease=keys.lease_key(run) in work.reader.proved,
     )
 
 
@@ -134,13 +154,12 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
             checks.check_step(step)
         state = step.state
         work.reader.proved.add(key)
-        if step.void is None and step.entry is not None and isinstance(step.entry.data, RoundFrozen):
-            work.plans.append(step.entry.data)
+        work.told.note(step)
     assert state is not None, "an empty log is refused by walk"
     for info in work.listing:
         parts = keys.parse_key(work.run, info.key)
         if parts is not None and parts.seq is not None and parts.seq >= state.next_seq:
-            raise VerifyError(keys.log_key(work.run, state.next_seq), f"it is missing, but {info.key} is there")
+            raise slot_missing(state, info.key, "no slot is passed over")
     work.say(f"log: {state.next_seq} entries signed and chained, {len(state.voids)} of them stale; term {state.term}")
     return state
 
@@ -177,11 +196,11 @@ def _verify_node(
 
 def _verify_plans(work: _Work, state: RunState) -> None:
     """Every submission that a plan names: the accepted must be there, of the rejected what has come."""
-    for plan in work.plans:
+    for plan in work.told.plans.values():
         for member in plan.members:
             _verify_member(work, state, plan, member)
-    members = sum(len(plan.members) for plan in work.plans)
-    work.say(f"plans: {len(work.plans)} with {members} submissions, each with its manifest and receipt")
+    members = sum(len(plan.members) for plan in work.told.plans.values())
+    work.say(f"plans: {len(work.told.plans)} with {members} submissions, each with its manifest and receipt")
 
 
 def _verify_member(work: _Work, state: RunState, plan: RoundFrozen, member: PlanMember) -> None:
@@ -195,11 +214,12 @@ def _verify_member(work: _Work, state: RunState, plan: RoundFrozen, member: Plan
         raise VerifyError(key, "it is missing, but a plan accepted its delta")
     with _naming(key):
         stored = _prove_manifest(work, state, key, body)
-        checks.check_member(work.run, plan.round, member, stored)
+        checks.check_member(state, plan, member, stored)
     if member.decision == "accepted":
         size = member.delta.size_bytes
-        if delta not in work.reader.proved:
-            work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
+        data = work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
+        with _naming(key):
+            checks.check_partitions(state, stored.manifest, data, work.counts[member.shard])
 
 
 def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> StoredSubmission:
@@ -217,7 +237,7 @@ def _verify_rest(work: _Work, state: RunState) -> None:
     """Every listed object that the log did not lead to."""
     named = {
         key
-        for plan in work.plans
+        for plan in work.told.plans.values()
         for member in plan.members
         for make in (keys.delta_key, keys.manifest_key)
         for key in (make(work.run, plan.round, member.shard, member.hotkey, member.delta.sha256),)
@@ -230,8 +250,13 @@ def _verify_rest(work: _Work, state: RunState) -> None:
             continue
         with _naming(info.key):
             _verify_object(work, state, info, parts)
-        if parts.kind not in ("lease", "report") and info.key not in named:
-            work.unreferenced.append(info.key)
+        check_tail(state, work.told, info.key, parts)
+        if parts.kind in ("lease", "report") or info.key in named:
+            continue
+        work.unreferenced.append(info.key)
+        why = suspicion(state, work.told, parts)
+        if why:
+            work.suspicious[info.key] = why
     work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
 
 
@@ -244,7 +269,10 @@ def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyPar
     if parts.kind == "manifest":
         _prove_manifest(work, state, info.key, body)
     elif parts.kind == "report":
-        checks.check_report(state, parts, body)
+        report = checks.check_report(state, parts, body)
+        check_tail(state, work.told, info.key, parts)
+        checks.check_report_facts(report, work.told.ended[report.round])
+        work.reported.add(report.round)
     else:
         assert parts.kind == "lease", "spec and log were read before"
         checks.check_lease(state, body)

@@ -15,7 +15,7 @@ from common.runlog.proving import VerifyError
 from common.runlog.verify import verify_run
 from common.spec import spec_hash
 from common.store.memory import MemoryStore
-from common.units import Sha256, ShardId
+from common.units import RoundId, Sha256, ShardId, sha256_hex
 from tests.runlog.support import ALICE, BOB, MINERS, STRANGER, opened, slot, steady
 from tests.runlog.world import World, copy_store, eventful_world
 
@@ -51,6 +51,9 @@ def test_a_whole_run_passes_and_the_report_counts_what_was_checked(num_shards: i
     assert sum(report.objects.values()) == len(list(w.store.list("")))
     assert report.objects["snapshot"] == 2 * num_shards
     assert len(said) == 5
+    assert report.suspicious == {}
+    assert report.unreported == (0, 1, 2), "only the last round has a report"
+    assert report.lease
 
 
 @pytest.mark.parametrize("kind", ["spec", "lease", "log", "delta", "manifest", "update", "snapshot", "report"])
@@ -150,6 +153,77 @@ def test_an_object_that_does_not_belong_is_named(addition: Callable[[World], tup
     wrong = found_wrong(store)
     expected = keys.log_key("tiny", w.state.next_seq) if addition is _slot_behind_a_gap else key
     assert wrong.key == expected
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"committed": False}, {"revision": 2}, {"members": ()}],
+)
+def test_a_report_that_contradicts_the_log_is_named(lie: dict[str, object]) -> None:
+    w = eventful_world()
+    key = w.report(**lie)
+    assert found_wrong(w.store).key == key
+
+
+def test_a_report_of_an_aborted_round_must_say_so() -> None:
+    w = eventful_world()
+    key = w.report(1, revision=1, committed=True)
+    assert found_wrong(w.store).key == key
+    w.store.delete(key)
+    w.report(1, revision=1, committed=False, members=())
+    assert verify_run(w.store, "tiny").unreported == (0, 2)
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_a_cut_log_is_given_away_by_what_followed_from_it(cut: int) -> None:
+    """Of the last slots ``cut`` were taken away and nothing else; the first missing one is named."""
+    w, store = world(), copy_store(world().store)
+    first = w.state.next_seq - cut
+    for seq in range(first, w.state.next_seq):
+        store.delete(keys.log_key("tiny", seq))
+    assert found_wrong(store).key == keys.log_key("tiny", first)
+
+
+def test_a_cut_together_with_all_that_tells_of_it_is_not_provable_but_an_update_is_suspicious() -> None:
+    w, store = world(), copy_store(world().store)
+    store.delete(keys.log_key("tiny", w.state.next_seq - 1))
+    for key in keys_of("report", w):
+        store.delete(key)
+    report = verify_run(store, "tiny")
+    (key,) = report.suspicious
+    assert keys.parse_key("tiny", key).kind == "update"  # type: ignore[union-attr]
+    assert "the log may be cut" in report.suspicious[key]
+
+
+def test_an_update_beside_the_committed_one_is_suspicious_and_one_of_an_aborted_plan_is_not() -> None:
+    w, store = world(), copy_store(world().store)
+    for round_id in (0, 1):
+        store.put(keys.update_key("tiny", RoundId(round_id), ShardId(0), sha256_hex(b"other")), b"other")
+    report = verify_run(store, "tiny")
+    assert list(report.suspicious) == [keys.update_key("tiny", RoundId(0), ShardId(0), sha256_hex(b"other"))]
+    assert len(report.unreferenced) == 2 + len(verify_run(w.store, "tiny").unreferenced)
+
+
+def test_a_snapshot_of_a_revision_that_the_log_does_not_know_names_the_missing_slot() -> None:
+    w, store = world(), copy_store(world().store)
+    key = keys.snapshot_key("tiny", w.state.next_revision, ShardId(0), sha256_hex(b"weights"))
+    store.put(key, b"weights")
+    assert found_wrong(store).key == keys.log_key("tiny", w.state.next_seq)
+
+
+@pytest.mark.parametrize("lie", [{"partitions": (sha256_hex(b"x"),)}, {"base_revision": 0}])
+def test_a_merged_submission_whose_manifest_lies_is_named(lie: dict[str, object]) -> None:
+    w = eventful_world()
+    w.append(opened(w.state))
+    liar = w.submit(MINERS[0], 0, lie=lie)
+    w.commit(w.freeze(liar, *(w.submit(miner, 0) for miner in MINERS[1:])))
+    assert found_wrong(w.store).key == keys.manifest_key("tiny", RoundId(4), ShardId(0), liar.hotkey, liar.delta.sha256)
+
+
+def test_a_missing_lease_is_said() -> None:
+    store = copy_store(world().store)
+    store.delete(keys.lease_key("tiny"))
+    assert not verify_run(store, "tiny").lease
 
 
 def test_another_spec_than_the_one_on_chain_is_named() -> None:

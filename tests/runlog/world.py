@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from common import keys
 from common.clock import ManualClock
-from common.codec.container import encode
+from common.codec.container import encode, partition_hashes
 from common.codec.params import delta_params
 from common.identity import KeypairSigner
 from common.merge.recompute import MergeResult, merge_round
@@ -22,19 +23,19 @@ from common.records import (
     sign_manifest,
     sign_receipt,
 )
-from common.reports import Report, sign_report
+from common.reports import MemberReport, Report, sign_report
 from common.runlog.entries import EntryData, PlanMember, RevisionCommitted, RoundFrozen, ShardState
 from common.runlog.genesis import create_run
 from common.runlog.lease import LeaseKeeper
 from common.runlog.materialise import pack
-from common.runlog.remerge import ShardMemory, read_delta, rebuild
+from common.runlog.remerge import ShardMemory, read_delta, read_plan, rebuild
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.spec import RunSpec
 from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
-from common.units import Revision, ShardId, Uid, sha256_hex
+from common.units import Hotkey, Revision, RoundId, ShardId, Uid, sha256_hex
 from tests.runlog.support import (
     ALICE,
     BOB,
@@ -66,9 +67,18 @@ class World:
         writer = LogWriter(self.store, self.spec, ALICE, ManualClock(), patience=no_patience())
         self.state = writer.append(self.state, data, "because", self.state.term if term is None else term)
 
-    def submit(self, miner: KeypairSigner, shard: int, accepted: bool = True, put: bool = True) -> PlanMember:
+    def submit(
+        self,
+        miner: KeypairSigner,
+        shard: int,
+        accepted: bool = True,
+        put: bool = True,
+        lie: Mapping[str, object] | None = None,
+    ) -> PlanMember:
         """A miner's delta of the open round with its manifest and receipt, and its place in the plan."""
         manifest, delta = self._manifest(miner, ShardId(shard))
+        if lie:
+            manifest = self._lying(manifest, lie)
         record = sign_manifest(manifest, miner)
         receipt = Receipt(
             1,
@@ -121,11 +131,15 @@ class World:
         members = [self.submit(miner, shard) for shard in self.memory for miner in MINERS]
         self.commit(self.freeze(*members))
 
-    def report(self) -> str:
-        round_id = self.state.next_round
-        report = Report(1, self.spec.run, BOB.hotkey, round_id, self.state.head, True, 5.5, 5.0, ())
-        data = sign_report(report, BOB).encode()
-        key = keys.report_key(self.spec.run, BOB.hotkey, round_id, sha256_hex(data))
+    def report(self, round_id: int | None = None, **changes: object) -> str:
+        """Bob's report of a round, by default the last one that made a revision; ``changes`` are its lies."""
+        last = self.state.head_node
+        assert last.round is not None
+        plan = read_plan(self.reader, self.state, last)
+        told = Report(1, self.spec.run, BOB.hotkey, last.round, last.revision, True, 5.5, 5.0, _reported(plan))
+        told = replace(told, round=last.round if round_id is None else RoundId(round_id))
+        data = sign_report(replace(told, **changes), BOB).encode()  # type: ignore[arg-type]
+        key = keys.report_key(self.spec.run, BOB.hotkey, replace(told, **changes).round, sha256_hex(data))  # type: ignore[arg-type]
         self.store.put(key, data)
         return key
 
@@ -135,7 +149,8 @@ class World:
         count = len(self.memory[shard].weights)
         seed = [opened_round.round, shard, MINERS.index(miner)]
         values = (np.random.default_rng(seed).standard_normal(count) * 1e-3).astype(np.float32)
-        delta = encode(values, delta_params(self.spec.codec, opened_round.base_revision))
+        params = delta_params(self.spec.codec, opened_round.base_revision)
+        delta = encode(values, params)
         ref = ObjectRef(sha256_hex(delta), len(delta))
         key = keys.delta_key(self.spec.run, opened_round.round, shard, miner.hotkey, ref.sha256)
         base = self.state.revisions[opened_round.base_revision]
@@ -154,9 +169,13 @@ class World:
             sample_start=0,
             sample_count=4,
             trace_root=sha256_hex(b"trace"),
-            partitions=(ref.sha256,),
+            partitions=partition_hashes(delta, count, params, 3),
         )
         return manifest, delta
+
+    def _lying(self, manifest: Manifest, lie: Mapping[str, object]) -> Manifest:
+        lied = replace(manifest, **lie)  # type: ignore[arg-type]
+        return replace(lied, base_sha256=self.state.revisions[lied.base_revision].sha256)
 
     def _merge(self, plan: RoundFrozen, revision: Revision, shard: ShardId) -> ShardState:
         memory = self.memory[shard]
@@ -179,6 +198,20 @@ class World:
         ref = ObjectRef(sha256_hex(data), len(data))
         self.store.put(keys.snapshot_key(self.spec.run, revision, shard, ref.sha256), data)
         return ref
+
+
+SCORES = (0.1, 0.1, 1.0, 1.0, 1.0, 1.0)
+
+
+def _reported(plan: RoundFrozen) -> tuple[MemberReport, ...]:
+    """Members as a report has them, over all shards."""
+    tokens: dict[Hotkey, int] = {}
+    for member in plan.members:
+        tokens[member.hotkey] = tokens.get(member.hotkey, 0) + member.tokens
+    return tuple(
+        MemberReport(hotkey, Uid(3), 1, "accepted", "", 64, merged, 1, 1, 1.0, "", 0, 0, 0, *SCORES, "")
+        for hotkey, merged in sorted(tokens.items())
+    )
 
 
 def begin_world(spec: RunSpec) -> World:

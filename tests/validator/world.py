@@ -20,7 +20,7 @@ import torch
 from common import keys
 from common.chain.memory import MemoryWallet, MemoryWorld
 from common.clock import ManualClock
-from common.codec.container import encode
+from common.codec.container import encode, partition_hashes
 from common.codec.params import F32, delta_params
 from common.data.corpus import folder_corpus
 from common.data.dataset import Dataset, open_dataset
@@ -241,7 +241,7 @@ class Miner:
             sample_start=0,
             sample_count=samples,
             trace_root=Sha256("0" * 64),
-            partitions=(digest,),
+            partitions=partition_hashes(body, len(delta), delta_params(self.world.spec.codec, node.revision), 4),
         )
         return manifest, body
 
