@@ -21,6 +21,18 @@ SCHEMA = 1
 MAX_SPEC_BYTES = 256 * 1024
 
 
+# What follows bounds the memory and the time that reading and preparing somebody's spec can cost.
+MAX_TENSOR_VALUES = 1 << 32
+MAX_LAYERS = 512
+MAX_SHARDS = 64
+MAX_SEQ_LEN = 1 << 20
+MAX_BATCH = 1 << 14
+MAX_STEPS = 1 << 20
+MAX_TRIAL = 1 << 14
+"""Sequences on which a delta may be tried."""
+MAX_WAIT_S = 30 * 86400.0
+
+
 class _Rounded:
     """Rounds every float field to float32 at construction."""
 
@@ -64,9 +76,15 @@ class ModelSpec(_Rounded):
     def check(self) -> None:
         sizes = (self.vocab_size, self.hidden_size, self.num_layers, self.num_heads, self.num_kv_heads, self.ffn_size)
         _require(all(0 < size <= 1 << 20 for size in sizes), "model sizes must be between 1 and 2^20")
+        tables = self.hidden_size * max(self.vocab_size, self.ffn_size, self.hidden_size)
+        _require(tables <= MAX_TENSOR_VALUES, f"a tensor of {tables} values is larger than {MAX_TENSOR_VALUES}")
+        _require(self.num_layers <= MAX_LAYERS, f"num_layers must be at most {MAX_LAYERS}")
+        _require(2 <= self.max_seq_len <= MAX_SEQ_LEN, f"max_seq_len must be between 2 and {MAX_SEQ_LEN}")
         _require(self.hidden_size % self.num_heads == 0, "hidden_size must be a multiple of num_heads")
         _require(self.num_heads % self.num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads")
         _require((self.hidden_size // self.num_heads) % 2 == 0, "rotary embedding needs an even head size")
+        _require(self.rope_theta > 1, "rope_theta must be above 1")
+        _require(self.norm_eps > 0 and self.init_std > 0, "norm_eps and init_std must be positive")
 
 
 @dataclass(frozen=True)
@@ -106,8 +124,12 @@ class InnerSpec(_Rounded):
     """Inner steps by which a round advances the schedule, however many a miner really takes."""
 
     def check(self) -> None:
-        _require(self.lr > 0 and self.batch_size > 0 and self.nominal_steps > 0, "lr, batch, steps must be positive")
+        _require(self.lr > 0 and self.eps > 0 and self.grad_clip > 0, "lr, eps and grad_clip must be positive")
+        _require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 must be in [0, 1)")
+        _require(self.weight_decay >= 0 and 0 <= self.min_lr_ratio <= 1, "weight_decay ≥ 0, min_lr_ratio in [0, 1]")
         _require(0 <= self.warmup_steps < self.decay_steps, "warmup_steps must be below decay_steps")
+        _require(1 <= self.batch_size <= MAX_BATCH, f"batch_size must be between 1 and {MAX_BATCH}")
+        _require(1 <= self.nominal_steps <= MAX_STEPS, f"nominal_steps must be between 1 and {MAX_STEPS}")
 
 
 @dataclass(frozen=True)
@@ -173,8 +195,11 @@ class RoundSpec(_Rounded):
 
     def check(self) -> None:
         _require(0 < self.quorum_tokens <= self.target_tokens, "quorum_tokens must be in (0, target_tokens]")
+        _require(self.heartbeat_s > 0, "heartbeat_s must be positive")
         _require(self.member_timeout_s >= 3 * self.heartbeat_s, "member_timeout_s must be at least 3 heartbeats")
         _require(min(self.train_deadline_s, self.submit_deadline_s) > 0, "deadlines must be positive")
+        longest = max(self.train_deadline_s, self.submit_deadline_s, self.member_timeout_s)
+        _require(longest <= MAX_WAIT_S, f"no time of a round may be longer than {MAX_WAIT_S} s")
         _require(self.snapshot_every >= 1, "snapshot_every must be at least 1")
 
 
@@ -191,9 +216,17 @@ class GateSpec(_Rounded):
     copy_cosine: float
     """Two deltas that agree more than this are copies: the later one is rejected."""
     max_share: float
-    """Largest share of the weight that one miner may have, when three or more take part."""
+    """Largest share of the weight that one miner may have, and all miners of one coldkey together; with n of them the
+    cap never goes below 2/n, so that few can make up the whole."""
     claim_slack: float
     """Tokens are credited up to this many times what the observed time and proven rate allow."""
+
+    def check(self) -> None:
+        _require(0 < self.clip_factor <= self.norm_factor, "clip_factor must be in (0, norm_factor]")
+        _require(-1 <= self.cosine_floor < 1, "cosine_floor must be in [-1, 1)")
+        _require(0 < self.copy_cosine <= 1, "copy_cosine must be in (0, 1]")
+        _require(0 < self.max_share <= 1, "max_share must be in (0, 1]")
+        _require(self.claim_slack >= 1, "claim_slack must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -206,6 +239,11 @@ class ScoringSpec(_Rounded):
     """Sequences nobody was assigned, drawn after the freeze."""
     average_rounds: int
     """Rounds over which scores are averaged (exponential, this many to fall to 1/e)."""
+
+    def check(self) -> None:
+        sequences = (self.assigned_sequences, self.unseen_sequences)
+        _require(all(1 <= count <= MAX_TRIAL for count in sequences), f"sequences must be between 1 and {MAX_TRIAL}")
+        _require(self.average_rounds >= 1, "average_rounds must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -237,6 +275,7 @@ class RunSpec(_Rounded):
             raise ValueError(f"schema {self.schema} is not known to this version (it knows {SCHEMA}); update brigade")
         good = 1 <= len(self.run) <= 48 and all(c in "abcdefghijklmnopqrstuvwxyz0123456789-" for c in self.run)
         _require(good, "run must be 1 to 48 lowercase letters, digits and dashes")
+        _require(self.num_shards <= MAX_SHARDS, f"num_shards must be at most {MAX_SHARDS}")
         _require(1 <= self.num_shards <= self.model.num_layers, "num_shards must be between 1 and num_layers")
         _require(len(self.validators) >= 1, "a run needs at least one validator")
         _require(self.data.seq_len <= self.model.max_seq_len, "seq_len is longer than the model's max_seq_len")
