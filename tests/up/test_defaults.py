@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from common.codec.container import encoded_size
+from common.codec.params import delta_params
 from common.errors import OperatorError
 from common.model.presets import PRESETS
 from common.spec import RunSpec, decode_spec, encode_spec
-from common.units import Sha256
+from common.units import Revision, Sha256
 from tests.support.specs import OWNER, VALIDATOR
 from validator.up.defaults import POLICIES, Choices, make_spec
 
@@ -34,6 +36,13 @@ def test_the_demos_figures() -> None:
     assert spec.round.quorum_tokens == spec.round.target_tokens // 4
     assert [spec.codec.delta_density(revision) for revision in (0, 1, 2, 9)] == [4096, 1024, 512, 512]
     assert (spec.outer.lr, spec.outer.momentum) == (1.0, 0.0)
+
+
+def test_a_sparse_delta_is_195_times_smaller_than_its_float32() -> None:
+    codec = spec_of(density=64).codec
+    count = 1 << 26
+    assert 4 * count / encoded_size(count, delta_params(codec, Revision(0))) >= 195
+    assert spec_of(codec="bf16").codec.magnitude_bits == 16
 
 
 def test_choices_reach_the_spec() -> None:

@@ -170,10 +170,11 @@ def _codec(how: PresetPolicy, choices: Choices) -> CodecSpec:
         schedule: tuple[int, ...] = (DENSE,)
     else:
         schedule = how.density_schedule if choices.density is None else (choices.density,)
+    dense = choices.codec == "bf16"
     return CodecSpec(
-        kind="bf16" if choices.codec == "bf16" else "topk",
+        kind="bf16" if dense else "topk",
         density_schedule=schedule,
-        magnitude_bits=16,
+        magnitude_bits=16 if dense else 8,
         feedback=0.95,
         update_density_factor=4,
     )
