@@ -19,6 +19,7 @@ from common.errors import Rejected
 from common.identity import SignedRecord, Signer
 from common.merge import feedback as fb
 from common.merge.feedback import Feedback, Settled
+from common.merge.gates import check_delta
 from common.model.layout import Vector
 from common.records import Manifest, ObjectRef, open_manifest, sign_manifest
 from common.runlog.entries import PlanMember
@@ -55,7 +56,7 @@ class Submission:
 
 
 def build(spec: RunSpec, memory: Feedback, work: WorkDone, base: Vector, signer: Signer) -> Submission:
-    """Encode and sign the work. Raises ``Rejected`` (``empty_delta``, ``non_finite``, ``absurd_norm``)."""
+    """Encode and sign the work. Raises ``Rejected`` (``absurd_norm``, ``no_tokens``, and as ``check_delta`` finds)."""
     target = fb.target(memory, work.local, base, spec.codec.feedback)
     work_norm = fb.norm(work.local - base)
     refuse(spec, target, work, fb.norm(memory.residual))
@@ -76,13 +77,11 @@ def reopen(spec: RunSpec, envelope: object, target: Vector, delta: bytes, cap_no
 def refuse(spec: RunSpec, target: Vector, work: WorkDone, residual_norm: float) -> None:
     """Raise ``Rejected`` for a delta that no gate would let pass."""
     if work.steps == 0:
-        raise Rejected("empty_delta", "no inner step was taken in this round")
-    bad = int(np.count_nonzero(~np.isfinite(target)))
-    if bad:
-        raise Rejected("non_finite", f"{bad} of {len(target)} values of the delta are not finite")
+        raise Rejected("no_tokens", "no inner step was taken in this round")
+    found = check_delta(target)
+    if found is not None:
+        raise Rejected(found.code, found.reason)
     size = fb.norm(target)
-    if size == 0:
-        raise Rejected("empty_delta", "the delta is zero everywhere")
     reach = ADAM_REACH * spec.inner.lr * work.steps * math.sqrt(len(target)) + residual_norm
     if size > reach:
         raise Rejected("absurd_norm", f"its norm {size:.4g} is more than {work.steps} steps can do ({reach:.4g})")

@@ -100,8 +100,8 @@ def test_a_rejected_delta_is_kept_up_to_a_cap() -> None:
 @pytest.mark.parametrize(
     ("bad", "steps", "code"),
     [
-        (np.zeros(COUNT, np.float32), 4, "empty_delta"),
-        (moved(1), 0, "empty_delta"),
+        (np.zeros(COUNT, np.float32), 4, "zero_delta"),
+        (moved(1), 0, "no_tokens"),
         (np.full(COUNT, np.nan, np.float32), 4, "non_finite"),
         (np.full(COUNT, np.inf, np.float32), 4, "non_finite"),
         (moved(1, 1.0), 4, "absurd_norm"),
