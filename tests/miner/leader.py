@@ -86,6 +86,8 @@ class Seen:
     manifests: list[SubmissionRequest] = field(default_factory=list)
     uploads: list[str] = field(default_factory=list)
     completed: list[str] = field(default_factory=list)
+    unanswered: int = 0
+    """API requests that came while the leader was down."""
 
 
 class Leader:
@@ -98,6 +100,7 @@ class Leader:
         self.order: str = "train"
         self.instance = secrets.token_hex(8)
         self.seen = Seen()
+        self._session = ""
         self.down = False
         """No answer to API requests."""
         self.store_down = False
@@ -127,14 +130,19 @@ class Leader:
         with self._changed:
             assert self._changed.wait_for(lambda: condition(self.seen), PATIENCE_S), self.seen.beats[-1:]
 
+    def watch(self, session: str) -> None:
+        """Look at the process of this name from now on: heartbeats of one that was killed may still arrive."""
+        with self._changed:
+            self._session, self.seen = session, Seen()
+
     def forget(self) -> None:
         """Look at what comes from now on."""
         with self._changed:
             self.seen = Seen()
 
     def open_round(self) -> None:
+        self.order = "train"  # before anybody can see the round: the last round's order is not about this one
         self.world.append(opened(self.world.state))
-        self.order = "train"
 
     def commit(self, accept: bool = True) -> None:
         """Plan what was handed in (with a steady member, so that a rejection leaves something) and commit."""
@@ -173,6 +181,7 @@ class Leader:
         if request.path.startswith("/brigade/"):
             return self._bucket(request)
         if self.down:
+            self.seen.unanswered += 1
             return Reply(503)
         if request.path == "/v1/health":
             return self._signed(request, 200, self._health())
@@ -192,7 +201,8 @@ class Leader:
         return self._complete(parse(CompleteRequest, request.body))
 
     def _heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
-        self.seen.beats.append(beat)
+        if beat.session == self._session:
+            self.seen.beats.append(beat)
         return HeartbeatReply(
             server_ns=SystemClock().wall_ns(),
             leader=ALICE.hotkey,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class Miner:
 
     def __init__(self, leader: Leader, folder: Path) -> None:
         self._leader = leader
+        self.session = secrets.token_hex(16)
         self._settings = Settings(
             netuid=NETUID,
             folder=folder / "miner",
@@ -77,13 +79,22 @@ class Miner:
     async def _go(self) -> None:
         self._loop, self._main, self._stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
         self._running.set()
-        ports = Ports(self._leader.chain.port(), MINER, SystemClock(), sleep=lambda s: asyncio.sleep(min(s, 0.02)))
+        ports = Ports(
+            self._leader.chain.port(),
+            MINER,
+            SystemClock(),
+            sleep=lambda s: asyncio.sleep(min(s, 0.02)),
+            session=self.session,
+        )
         await Agent(self._settings, ports, self._stop).run()
 
 
 @contextmanager
 def mining(leader: Leader, folder: Path) -> Iterator[Miner]:
-    miner = Miner(leader, folder).start()
+    """A miner that runs during the block, and the only one whose heartbeats the leader keeps."""
+    miner = Miner(leader, folder)
+    leader.watch(miner.session)
+    miner.start()
     try:
         yield miner
     finally:
@@ -113,8 +124,13 @@ def holds(leader: Leader, revision: int) -> object:
     return check
 
 
-def trained(tokens: int = 1) -> object:
-    return lambda seen: bool(seen.beats) and seen.beats[-1].round_tokens >= tokens
+def trained(round_id: int = 0, tokens: int = 1) -> object:
+    """Of another round a restarted miner tells what it has pending."""
+
+    def check(seen: Seen) -> bool:
+        return any(beat.round == round_id and beat.round_tokens >= tokens for beat in seen.beats)
+
+    return check
 
 
 def delivered(seen: Seen) -> bool:
@@ -125,7 +141,7 @@ def hand_in(leader: Leader) -> None:
     """Let the open round's work come."""
     current = leader.world.state.open_round
     assert current is not None
-    leader.wait_until(lambda seen: any(beat.round == current.round and beat.round_tokens for beat in seen.beats))
+    leader.wait_until(trained(current.round))  # type: ignore[arg-type]
     leader.forget()
     leader.order = "submit"
     leader.wait_until(delivered)
@@ -182,9 +198,8 @@ def test_a_kill_after_handing_in_settles_by_the_log(leader: Leader, tmp_path: Pa
     pending = ledger_of(leader, tmp_path).pending
     leader.commit()
     leader.open_round()
-    leader.forget()
     with mining(leader, tmp_path) as miner:
-        leader.wait_until(trained())  # type: ignore[arg-type]
+        leader.wait_until(trained(1))  # type: ignore[arg-type]
         miner.kill()
     assert pending is not None
     sent = decode(pending.delta, expect=delta_params(leader.spec.codec, 0), count=len(pending.target))
@@ -193,7 +208,6 @@ def test_a_kill_after_handing_in_settles_by_the_log(leader: Leader, tmp_path: Pa
 
 def test_a_kill_before_the_upload_sends_the_same_delta_after_the_restart(leader: Leader, tmp_path: Path) -> None:
     leader.open_round()
-    leader.store_down = False
     leader.refuse["/v1/submissions"] = ErrorReply(code="not_leader", message="not now")
     with mining(leader, tmp_path) as miner:
         leader.wait_until(trained())  # type: ignore[arg-type]
@@ -203,7 +217,6 @@ def test_a_kill_before_the_upload_sends_the_same_delta_after_the_restart(leader:
     pending = ledger_of(leader, tmp_path).pending
     assert pending is not None
     leader.refuse.clear()
-    leader.forget()
     with mining(leader, tmp_path):
         leader.wait_until(delivered)
     assert leader.seen.completed == [pending.manifest.delta.sha256]
@@ -212,11 +225,10 @@ def test_a_kill_before_the_upload_sends_the_same_delta_after_the_restart(leader:
 def test_work_of_a_stopped_miner_goes_on_where_it_was(leader: Leader, tmp_path: Path) -> None:
     leader.open_round()
     with mining(leader, tmp_path) as miner:
-        leader.wait_until(trained(320))  # type: ignore[arg-type]
+        leader.wait_until(trained(tokens=320))  # type: ignore[arg-type]
         miner.stop()
     carried = ledger_of(leader, tmp_path).carried
     assert carried is not None
-    leader.forget()
     with mining(leader, tmp_path):
         leader.wait_until(trained())  # type: ignore[arg-type]
         hand_in(leader)
@@ -232,7 +244,6 @@ def test_work_of_a_stopped_miner_is_not_lost_when_its_round_is_over(leader: Lead
         miner.stop()
     carried = ledger_of(leader, tmp_path).carried
     leader.commit()
-    leader.forget()
     with mining(leader, tmp_path) as miner:
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
         miner.stop()
@@ -262,6 +273,7 @@ def test_training_and_work_survive_leader_and_storage(leader: Leader, tmp_path: 
         leader.down = leader.store_down = True
         before = leader.seen.beats[-1].counters.tokens
         leader.forget()
+        leader.wait_until(lambda seen: seen.unanswered >= 2)
         leader.down = False
         leader.wait_until(lambda seen: bool(seen.beats) and seen.beats[-1].counters.tokens > before)
         leader.order = "submit"
