@@ -34,7 +34,7 @@ from common.store.port import ObjectStore
 from common.store.reader import StoreReader
 from common.store.s3 import S3Store
 from common.units import Hotkey, Sha256, format_bytes, sha256_hex
-from validator.up.defaults import DEFAULT_PRESET, POLICIES, Choices, make_spec
+from validator.up.defaults import DEFAULT_PRESET, POLICIES, Choices, check, make_spec
 
 Say = Callable[[str], None]
 
@@ -117,7 +117,7 @@ def create(
     storage: Annotated[
         Path, typer.Option(envvar="BRIGADE_STORAGE", help="File with the bucket and its keys (storage.json).")
     ],
-    data: Annotated[Path, typer.Option(envvar="BRIGADE_DATA", help="Folder made by `brigade data prepare`.")],
+    data: Annotated[Path, typer.Option(envvar="BRIGADE_DATASET", help="Folder made by `brigade data prepare`.")],
     validator: Annotated[
         list[str], typer.Option(envvar="BRIGADE_VALIDATORS", help="Hotkey (SS58) that may lead; may be repeated.")
     ],
@@ -144,10 +144,11 @@ def create(
     ] = 1,
 ) -> None:
     """Create a run: dataset, spec, revision 0 and genesis into the bucket, its location onto the chain."""
+    choices = Choices(run, preset, seed, miners, codec, density, steps, num_shards)
+    check(choices)
     keys_of_owner = open_wallet(wallet_path, wallet, hotkey)
     config = load_config(storage)
     dataset, index = read_dataset(data)
-    choices = Choices(run, preset, seed, miners, codec, density, steps, num_shards)
     owner = KeypairSigner(keys_of_owner.hotkey)
     spec = make_spec(choices, netuid, owner.hotkey, [Hotkey(v) for v in validator], dataset, index.tokenizer)
     start_run(S3Store(config), spec, data, owner, SystemClock(), typer.echo)

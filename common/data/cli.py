@@ -24,7 +24,7 @@ def data() -> None:
 @app.command("prepare")
 def prepare_command(
     out: Annotated[
-        Path, typer.Option("--out", envvar="BRIGADE_DATA", help="Folder for the token files and their index.")
+        Path, typer.Option("--out", envvar="BRIGADE_DATA_OUT", help="Folder for the token files and their index.")
     ],
     path: Annotated[
         Path | None, typer.Argument(help="Text file or folder; without it, the standard library of Python.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from common import cli
 from common.codec.container import encoded_size
 from common.codec.params import delta_params
 from common.errors import OperatorError
@@ -65,9 +66,20 @@ def test_the_schedule_does_not_depend_on_how_often_a_run_is_continued() -> None:
         {"run": "No Capitals"},
         {"density": 5000},
         {"codec": "bf16", "density": 64},
-        {"num_shards": 9},
+        {"codec": "zip"},
+        {"num_shards": 2},
     ],
 )
 def test_contradictions_are_refused_in_words(wrong: dict[str, Any]) -> None:
     with pytest.raises(OperatorError):
         spec_of(**wrong)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--codec", "zip"), ("--num-shards", "2")])
+def test_run_create_refuses_in_one_line(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before it opens anything: none of these paths exist."""
+    places = ("--wallet-path", "w", "--storage", "s", "--data", "d", "--validator", "v", "--chain", "ws://127.0.0.1:1")
+    assert cli.run(["run", "create", "--run", "r", "--netuid", "1", *places, flag, value]) == 2
+    line = capsys.readouterr().err
+    assert len(line.splitlines()) == 1
+    assert f"{flag} {value}" in line

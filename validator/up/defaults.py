@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from common.errors import OperatorError
 from common.model.presets import preset
@@ -30,6 +31,7 @@ from common.units import Hotkey, Sha256
 DENSE = 4096
 """All values of a chunk: a delta of density 4,096 of 4,096."""
 DEFAULT_PRESET = "nano"
+CODECS: dict[str, Literal["topk", "bf16"]] = {"topk": "topk", "bf16": "bf16"}
 PLANNED_ROUNDS = 12
 """Rounds over which the learning rate falls."""
 
@@ -105,6 +107,17 @@ class Choices:
     num_shards: int = 1
 
 
+def check(choices: Choices) -> None:
+    """Raises OperatorError for choices of which no run could be made that somebody can train."""
+    policy(choices.preset)
+    if choices.codec not in CODECS:
+        raise OperatorError(f"--codec {choices.codec}: choose {' or '.join(CODECS)}")
+    if choices.codec == "bf16" and choices.density is not None:
+        raise OperatorError("--codec bf16 sends everything: --density is for topk")
+    if choices.num_shards != 1:
+        raise OperatorError(f"--num-shards {choices.num_shards}: miners train the whole model so far; leave it at 1")
+
+
 def policy(name: str) -> PresetPolicy:
     """The policy of a preset. Raises OperatorError for one that does not exist."""
     preset(name)
@@ -115,6 +128,7 @@ def make_spec(
     choices: Choices, netuid: int, owner: Hotkey, validators: Sequence[Hotkey], dataset: Sha256, tokenizer: str
 ) -> RunSpec:
     """The run's spec. Raises OperatorError for choices that contradict each other."""
+    check(choices)
     how = policy(choices.preset)
     try:
         return RunSpec(
@@ -164,16 +178,11 @@ def _inner(how: PresetPolicy, choices: Choices) -> InnerSpec:
 
 
 def _codec(how: PresetPolicy, choices: Choices) -> CodecSpec:
-    if choices.codec == "bf16" and choices.density is not None:
-        raise OperatorError("--codec bf16 sends everything: --density is for topk")
-    if choices.codec == "bf16":
-        schedule: tuple[int, ...] = (DENSE,)
-    else:
-        schedule = how.density_schedule if choices.density is None else (choices.density,)
     dense = choices.codec == "bf16"
+    chosen = how.density_schedule if choices.density is None else (choices.density,)
     return CodecSpec(
-        kind="bf16" if dense else "topk",
-        density_schedule=schedule,
+        kind=CODECS[choices.codec],
+        density_schedule=(DENSE,) if dense else chosen,
         magnitude_bits=16 if dense else 8,
         feedback=0.95,
         update_density_factor=4,
