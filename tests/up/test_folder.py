@@ -110,3 +110,21 @@ def test_status_says_when_nobody_answers(tmp_path: Path, capsys: pytest.CaptureF
     assert cli.run(["status", "--url", "127.0.0.1:1"]) == 2
     assert cli.run(["status", "--url", "http://127.0.0.1:1"]) == 3
     assert "no validator answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--preset", "huge"), ("--data", "/no/such/text"), ("--block-time", "0"), ("--block-time", "16")],
+)
+def test_a_typing_error_is_exit_2_and_leaves_the_folder_as_it_was(wrong: tuple[str, str], tmp_path: Path) -> None:
+    assert cli.run(["up", "--dir", str(tmp_path / "run"), *wrong]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_text_that_makes_no_dataset_does_not_poison_the_folder(tmp_path: Path) -> None:
+    root, text = tmp_path / "run", tmp_path / "text"
+    text.mkdir()
+    (text / "picture").write_bytes(bytes(1000))
+    assert cli.run(["up", "--dir", str(root), "--data", str(text), "--miners", "1"]) == 2
+    assert load_begun(root / "run.json") is None
+    assert not (root / "chain").exists()

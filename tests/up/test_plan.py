@@ -60,12 +60,31 @@ def test_threads(tmp_path: Path) -> None:
     assert child.environment["OMP_NUM_THREADS"] == "3"
 
 
-@pytest.mark.parametrize("wrong", [{"miners": 0}, {"miners": 1000}, {"rounds": 0}, {"device": "gpu"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"miners": 0},
+        {"miners": 1000},
+        {"rounds": 0},
+        {"device": "gpu"},
+        {"block_time_s": 0.0},
+        {"block_time_s": float("nan")},
+        {"block_time_s": 16.0},
+        {"data": Path("/no/such/text")},
+    ],
+)
 def test_wrong_flags_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="--"):
         settings(tmp_path, **wrong)
+    with pytest.raises(OperatorError, match="preset"):
+        settings(tmp_path, preset="huge")
 
 
 def test_a_settings_file_reaches_the_children(tmp_path: Path) -> None:
     child = plan.miner(settings(tmp_path, config=tmp_path / "b.toml"), PLACE, "miner-1", 1)
     assert child.command[child.command.index("--config") + 1] == str(tmp_path / "b.toml")
+
+
+def test_a_folder_for_logs_reaches_the_children(tmp_path: Path) -> None:
+    child = plan.miner(settings(tmp_path, log_dir=tmp_path / "elsewhere"), PLACE, "miner-1", 1)
+    assert child.command[child.command.index("--log-dir") + 1] == str(tmp_path / "elsewhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.units import Revision, RoundId
 from tests.support.specs import tiny_spec
 from tests.up.support import status
-from validator.up.progress import Stage, observe, stage, stall_limit_s, stalled
+from validator.up.progress import Stage, observe, pay_within_s, stage, stall_limit_s, stalled
 
 ROUNDS = tiny_spec().round
 
@@ -30,3 +30,9 @@ def test_only_commits_count_as_progress() -> None:
     limit_s = stall_limit_s(ROUNDS)
     assert stalled(mark, 10.0 + limit_s, ROUNDS) == ""
     assert "the last was 1" in stalled(mark, 11.0 + limit_s, ROUNDS)
+
+
+def test_the_time_to_pay_follows_the_chains_blocks() -> None:
+    quick, slow = pay_within_s(20, 10, 0.25), pay_within_s(20, 10, 12.0)
+    assert slow - quick == (2 * 20 + 10) * (12.0 - 0.25)
+    assert pay_within_s(360, 100, 12.0) > 2 * 360 * 12.0

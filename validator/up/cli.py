@@ -20,9 +20,9 @@ from loguru import logger
 
 from common.chain.sdk import SdkChain, isolate_sdk
 from common.clock import Clock, SystemClock
-from common.errors import Retryable, SetupError
+from common.errors import BrigadeError
+from common.files import write_atomically
 from common.logs import quiet_stderr
-from common.store.config import write_private
 from common.timeouts import DRAIN_S
 from validator.up.bootstrap import make_wallets
 from validator.up.client import fetch_status, status_client
@@ -39,6 +39,7 @@ from validator.up.watch import Watcher
 app = typer.Typer(help="Run everything on this machine.", rich_markup_mode=None)
 BAD_END = 1
 SUMMARY_S = 120.0
+SUMMARY_WHEN_FAILED_S = 20.0
 SUMMARY_WHEN_STOPPED_S = 4.0
 """What is left of the ten seconds is for the processes to end."""
 
@@ -93,12 +94,25 @@ def up(
     3: environment.
     """
     folder = Folder(directory.absolute())
-    config = ctx.find_root().params.get("config")
+    root = ctx.find_root().params
     settings = Settings(
-        folder, miners, rounds, preset, seed, device, threads, density, steps, block_time, data, json_lines, config
+        folder,
+        miners,
+        rounds,
+        preset,
+        seed,
+        device,
+        threads,
+        density,
+        steps,
+        block_time,
+        data,
+        json_lines,
+        config=root.get("config"),
+        log_dir=root["log_dir"].absolute() if root.get("log_dir") else None,
     )
     with locked(settings.folder):
-        quiet_stderr("up", settings.folder.logs)
+        quiet_stderr("up", settings.logs)
         isolate_sdk(settings.folder.cache)
         os.environ.update(MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
         return _run(settings)
@@ -127,15 +141,19 @@ def _run(settings: Settings) -> int:
 def _train(settings: Settings, run: LocalRun, supervisor: Supervisor, display: Display) -> int:
     clock = SystemClock()
     ready = run.start()
-    watcher = Watcher(ready, supervisor, display, clock, time.sleep)
+    watcher = Watcher(ready, supervisor, display, clock, time.sleep, settings.block_time_s)
+    within_s = SUMMARY_WHEN_FAILED_S
     try:
         with status_client() as client:
             watcher.until_done(lambda: fetch_status(client, ready.place.validator_url))
+        within_s = SUMMARY_S
     except Stopped:
         display.note("stopping", event="stopping")
-        _summarise(settings, ready, watcher, display, within_s=SUMMARY_WHEN_STOPPED_S)
+        within_s = SUMMARY_WHEN_STOPPED_S
         raise
-    return 0 if _summarise(settings, ready, watcher, display, within_s=SUMMARY_S) else BAD_END
+    finally:
+        told = _summarise(settings, ready, watcher, display, within_s)
+    return 0 if told else BAD_END
 
 
 def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Display, within_s: float) -> bool:
@@ -146,7 +164,7 @@ def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Disp
     def read() -> None:
         try:
             found.append(_outcome(ready, watcher.load_average))
-        except (Retryable, SetupError) as error:
+        except BrigadeError as error:
             trouble[0] = str(error)
 
     reader = threading.Thread(target=read, daemon=True)
@@ -155,7 +173,7 @@ def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Disp
     if not found:
         display.note(f"no summary: {trouble[0]}", event="no_summary")
         return False
-    write_private(settings.folder.summary, found[0].to_json().encode())
+    write_atomically(settings.folder.summary, found[0].to_json().encode())
     display.summary(found[0])
     return True
 

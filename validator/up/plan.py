@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import OperatorError
-from validator.up.folder import Folder
+from common.timeouts import CHAIN_CALL_S
+from validator.up import defaults
+from validator.up.folder import RUN_NAME, Folder
 from validator.up.supervisor import ChildSpec
 
 LOOPBACK = "127.0.0.1"
@@ -24,6 +26,9 @@ BRIGADE = (sys.executable, "-P", "-m", "common.cli")  # -P: a folder called comm
 # Children end in falling order: miners say good-bye to the validator, that one to chain and storage.
 MINER_ORDER, VALIDATOR_ORDER, SERVER_ORDER = 3, 2, 1
 MAX_MINERS = 200
+LEAST_BLOCK_TIME_S = 0.01
+MOST_BLOCK_TIME_S = CHAIN_CALL_S / 2
+"""A call that just missed a block waits for the next one, and must be over by then."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Settings:
     json_lines: bool
     config: Path | None = None
     """The settings file, which children read too."""
+    log_dir: Path | None = None
+    """Where all logs go; None: into the folder."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.miners <= MAX_MINERS:
@@ -53,6 +60,23 @@ class Settings:
             raise OperatorError("--rounds must be at least 1; leave it out to train until Ctrl-C")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise OperatorError(f"--device {self.device}: choose auto, cpu or cuda[:number]")
+        if not LEAST_BLOCK_TIME_S <= self.block_time_s <= MOST_BLOCK_TIME_S:  # NaN, too
+            raise OperatorError(
+                f"--block-time {self.block_time_s:g}: choose {LEAST_BLOCK_TIME_S:g} to {MOST_BLOCK_TIME_S:g} seconds, "
+                f"since one call to the chain may take {CHAIN_CALL_S:g} s and waits for up to two blocks"
+            )
+        if self.data is not None and not self.data.exists():
+            raise OperatorError(f"--data {self.data} does not exist: name a text file or a folder of text files")
+        defaults.check(self.choices(self.miners))
+
+    def choices(self, target_miners: int) -> defaults.Choices:
+        """What the run's spec is made from."""
+        return defaults.Choices(RUN_NAME, self.preset, self.seed, target_miners, density=self.density, steps=self.steps)
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the logs of all processes."""
+        return self.log_dir or self.folder.logs
 
     def threads_each(self, cores: int) -> int:
         """Threads of one process."""
@@ -128,7 +152,7 @@ def _identity(settings: Settings, place: Place, wallet: str) -> tuple[str, ...]:
 
 
 def _child(settings: Settings, name: str, flags: tuple[str, ...], order: int, threads: int = 1) -> ChildSpec:
-    root: tuple[str, ...] = ("--log-dir", str(settings.folder.logs))
+    root: tuple[str, ...] = ("--log-dir", str(settings.logs))
     if settings.config is not None:
         root += ("--config", str(settings.config))
     environment = {variable: str(threads) for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.spec import RoundSpec
+from common.timeouts import CHAIN_CALL_S
 from common.units import Revision, RoundId
 from common.wire import Status
 
 PATIENCE_ROUNDS = 4
 """Longest rounds without a commit after which a run with a goal is given up."""
-PAY_WITHIN_S = 90.0
-"""For the last report and weights: an epoch of 20 short blocks, and a loaded machine."""
+REPORT_WITHIN_S = 60.0
+"""For the last report, on a loaded machine."""
 
 
 class Stage(StrEnum):
@@ -57,6 +58,12 @@ def observe(mark: Mark | None, status: Status, now_s: float) -> Mark:
 def stall_limit_s(rounds: RoundSpec) -> float:
     """Time without a commit after which something is wrong."""
     return PATIENCE_ROUNDS * (rounds.train_deadline_s + rounds.submit_deadline_s)
+
+
+def pay_within_s(tempo_blocks: int, rate_limit_blocks: int, block_time_s: float) -> float:
+    """Time from the last commit to its scores on chain: the report, up to two epochs (weights are set once in each),
+    the rate limit, and one call to the chain."""
+    return REPORT_WITHIN_S + CHAIN_CALL_S + (2 * tempo_blocks + rate_limit_blocks) * block_time_s
 
 
 def stalled(mark: Mark, now_s: float, rounds: RoundSpec) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,7 +21,6 @@ from common.chain.sdk import SdkChain
 from common.chain.wallets import DevWallet, Wallet
 from common.clock import Clock
 from common.data.corpus import folder_corpus, stdlib_corpus
-from common.data.index import INDEX_NAME
 from common.data.prepare import prepare
 from common.data.tokenizer import tokenizer_named
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
@@ -34,7 +34,7 @@ from common.units import Revision
 from validator.run_create import location_of, publish, read_dataset, start_run
 from validator.up import plan
 from validator.up.bootstrap import Wallets, ask, bootstrap
-from validator.up.defaults import Choices, make_spec
+from validator.up.defaults import make_spec
 from validator.up.folder import RUN_NAME, SCHEMA, Begun, continue_with, load_begun, save_begun
 from validator.up.plan import Place, Settings
 from validator.up.ports import choose_ports
@@ -42,6 +42,8 @@ from validator.up.supervisor import Supervisor, look_after
 from validator.up.table import Display
 
 SERVERS_WITHIN_S = 60.0
+ANY_NETUID = 1
+"""For a spec that is only tried."""
 T = TypeVar("T")
 
 
@@ -84,7 +86,6 @@ class LocalRun:
         ports = choose_ports(self._settings.folder.ports, plan.SERVERS, self._rng)
         for server in plan.servers(self._settings, ports):
             self._supervisor.start(server)
-        self._prepare_data()
         store = self._storage()
         netuid = self._chain(ports)
         place = Place(netuid, ports)
@@ -99,7 +100,10 @@ class LocalRun:
     # Bringing it up.
 
     def _begin(self) -> Begun:
-        """What the run is begun with: new, or as an earlier start left it."""
+        """What the run is begun with: new, or as an earlier start left it.
+
+        A new run's settings are kept only once text and spec are made of them: a typing error must not stay.
+        """
         how = self._settings
         data = None if how.data is None else str(how.data.absolute())
         wish = Begun(SCHEMA, RUN_NAME, how.preset, how.seed, how.miners, how.density, how.steps, data, how.block_time_s)
@@ -107,17 +111,24 @@ class LocalRun:
         if known is not None:
             self._display.note(f"continuing the run in {how.folder.root}", event="continued")
             return continue_with(known, wish)
+        self._prepare_data()
+        self._make_spec(ANY_NETUID, wish)
         save_begun(wish, how.folder.run)
         return wish
 
     def _prepare_data(self) -> None:
-        folder = self._settings.folder.data
-        if (folder / INDEX_NAME).exists():
-            return
-        source = self._settings.data
+        source, folder = self._settings.data, self._settings.folder.data
         self._display.note(f"preparing data from {source or 'the standard library of Python'}", event="data")
         corpus = stdlib_corpus() if source is None else folder_corpus(source)
+        if folder.exists():  # of a start that was cut off before it kept its settings: maybe of another text
+            shutil.rmtree(folder)
         prepare(corpus, tokenizer_named("bytes"), folder)
+
+    def _make_spec(self, netuid: int, begun: Begun) -> RunSpec:
+        dataset, index = read_dataset(self._settings.folder.data)
+        choices = self._settings.choices(begun.target_miners)
+        owner, validators = self._wallets.owner.hotkey_ss58, [self._wallets.validator.hotkey_ss58]
+        return make_spec(choices, netuid, owner, validators, dataset, index.tokenizer)
 
     def _storage(self) -> S3Store:
         config_path = self._settings.folder.storage_config
@@ -147,12 +158,7 @@ class LocalRun:
     def _create(self, store: S3Store, place: Place, begun: Begun) -> tuple[RunSpec, RunState]:
         folder = self._settings.folder
         owner = KeypairSigner(self._wallets.owner.hotkey)
-        dataset, index = read_dataset(folder.data)
-        choices = Choices(
-            begun.run, begun.preset, begun.seed, begun.target_miners, density=begun.density, steps=begun.steps
-        )
-        validators = [self._wallets.validator.hotkey_ss58]
-        spec = make_spec(choices, place.netuid, owner.hotkey, validators, dataset, index.tokenizer)
+        spec = self._make_spec(place.netuid, begun)
         state = start_run(store, spec, folder.data, owner, self._clock, self._display.note)
         location = location_of(spec, load_config(folder.storage_config))
         ask(
@@ -184,4 +190,4 @@ class LocalRun:
             if found is not None:
                 return found
             self._sleep(WAIT_POLL_S)
-        raise SetupError(f"{what} was not ready within {within_s:g} s{trouble}; see {self._settings.folder.logs}")
+        raise SetupError(f"{what} was not ready within {within_s:g} s{trouble}; see {self._settings.logs}")

@@ -12,6 +12,7 @@ from common.store.reader import StoreReader
 from common.units import Revision, RoundId
 from common.wire import Status
 from validator.up import progress
+from validator.up.bootstrap import TEMPO_BLOCKS, WEIGHTS_RATE_LIMIT_BLOCKS
 from validator.up.run import Ready
 from validator.up.supervisor import Supervisor, look_after
 from validator.up.table import Display
@@ -28,9 +29,16 @@ class Watcher:
     """Follows one run. ``sleep`` is called between looks; a signal may interrupt it by raising."""
 
     def __init__(
-        self, ready: Ready, supervisor: Supervisor, display: Display, clock: Clock, sleep: Callable[[float], None]
+        self,
+        ready: Ready,
+        supervisor: Supervisor,
+        display: Display,
+        clock: Clock,
+        sleep: Callable[[float], None],
+        block_time_s: float,
     ) -> None:
         self._ready = ready
+        self._pay_within_s = progress.pay_within_s(TEMPO_BLOCKS, WEIGHTS_RATE_LIMIT_BLOCKS, block_time_s)
         self._supervisor = supervisor
         self._display = display
         self._clock = clock
@@ -40,6 +48,9 @@ class Watcher:
         self._reached_s: float | None = None
         self._last_round: RoundId | None = None
         self._loads: list[float] = [os.getloadavg()[0]]
+        self._waiting_for = ""
+        self._told: progress.Mark | None = None
+        """The mark whose stall was said."""
 
     @property
     def load_average(self) -> float:
@@ -63,6 +74,7 @@ class Watcher:
     def _take(self, status: Status, now_s: float) -> bool:
         self._loads.append(os.getloadavg()[0])
         self._display.status(status)
+        self._waiting_for = status.waiting_for
         self._mark = progress.observe(self._mark, status, now_s)
         until = self._ready.until
         if until is not None and status.head_revision >= until:
@@ -74,13 +86,22 @@ class Watcher:
         if self._mark is None:
             if now_s - self._began_s > FIRST_STATUS_WITHIN_S:
                 raise SetupError(f"the validator did not answer within {FIRST_STATUS_WITHIN_S:g} s")
-        elif self._ready.until is None:
-            return
         elif self._reached_s is not None:
-            if now_s - self._reached_s > progress.PAY_WITHIN_S:
-                raise GaveUp("all rounds are committed, but the last scores are not in the weights on chain")
+            if now_s - self._reached_s > self._pay_within_s:
+                raise GaveUp(
+                    f"all rounds are committed, but {self._pay_within_s:.0f} s later the last scores are not in the "
+                    "weights on chain"
+                )
         elif why := progress.stalled(self._mark, now_s, self._ready.spec.round):
+            self._stalled(self._mark, why + (f"; {self._waiting_for}" if self._waiting_for else ""))
+
+    def _stalled(self, mark: progress.Mark, why: str) -> None:
+        """The end of a run that has a goal; of one that has none, something to be said once."""
+        if self._ready.until is not None:
             raise GaveUp(why)
+        if self._told != mark:
+            self._told = mark
+            self._display.note(f"no progress: {why}", event="stalled")
 
     def _round_of(self, revision: Revision) -> RoundId | None:
         """The round that made ``revision``, from the log; None while the storage does not answer."""
