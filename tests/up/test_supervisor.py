@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from common.clock import ManualClock, SystemClock
 from common.errors import SetupError
 from validator.up.backoff import GIVE_UP, MOST_S, STEADY_S, after_exit
-from validator.up.supervisor import ChildSpec, Supervisor, look_after
+from validator.up.supervisor import Child, ChildSpec, Supervisor, inherited, look_after
 
 WAIT_S = 30.0
 
@@ -34,6 +35,12 @@ def python(name: str, script: str, order: int = 0) -> ChildSpec:
 
 def sleeper(name: str, order: int = 0) -> ChildSpec:
     return python(name, "import time; time.sleep(600)", order)
+
+
+def await_end(child: Child) -> None:
+    """Wait until it has ended, and leave it to the supervisor to reap."""
+    assert child.process is not None
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
 
 
 def is_gone(pid: int) -> bool:
@@ -65,8 +72,7 @@ def test_a_dead_child_is_started_again_after_a_pause_and_the_reason_is_said(
     supervisor: Supervisor, clock: ManualClock, said: list[str]
 ) -> None:
     child = supervisor.start(python("worker", "import sys; print('out of luck', file=sys.stderr); sys.exit(7)"))
-    assert child.process is not None
-    child.process.wait()
+    await_end(child)
     supervisor.poll()
     assert "worker ended with code 7 (out of luck); restart in 0.5 s" in said
     assert child.pid is None
@@ -81,11 +87,10 @@ def test_a_dead_child_is_started_again_after_a_pause_and_the_reason_is_said(
 
 def test_a_killed_child_comes_back(supervisor: Supervisor, clock: ManualClock, said: list[str]) -> None:
     child = supervisor.start(sleeper("worker"))
-    assert child.process is not None
     assert child.pid is not None
     first = child.pid
     os.kill(first, signal.SIGKILL)
-    child.process.wait()
+    await_end(child)
     supervisor.poll()
     clock.advance(1)
     supervisor.poll()
@@ -95,8 +100,7 @@ def test_a_killed_child_comes_back(supervisor: Supervisor, clock: ManualClock, s
 
 def test_a_child_with_wrong_arguments_is_given_up_at_once(supervisor: Supervisor) -> None:
     child = supervisor.start(python("worker", "import sys; print('no such option', file=sys.stderr); sys.exit(2)"))
-    assert child.process is not None
-    child.process.wait()
+    await_end(child)
     with pytest.raises(SetupError, match="no such option"):
         look_after(supervisor)
     assert child.restarts == 0
@@ -157,7 +161,7 @@ def test_what_a_child_started_goes_with_it(supervisor: Supervisor, tmp_path: Pat
     eventually(lambda: note.exists() and note.read_text().endswith("\n"))
     assert child.process is not None
     child.process.kill()
-    child.process.wait()
+    await_end(child)
     supervisor.poll()
     eventually(lambda: is_gone(int(note.read_text())))
 
@@ -180,3 +184,43 @@ def test_no_orphan_when_the_supervising_process_is_killed(tmp_path: Path) -> Non
     parent.kill()
     parent.wait()
     eventually(lambda: all(is_gone(pid) for pid in pids))
+
+
+def test_what_is_left_of_a_group_is_killed_before_its_id_is_free(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = supervisor.start(python("worker", "pass"))
+    await_end(child)
+    reaped: list[bool] = []
+    assert child.process is not None
+    process = child.process
+    monkeypatch.setattr(os, "killpg", lambda *_: reaped.append(process.returncode is not None))
+    assert child.pid is None  # looking reaps nothing
+    supervisor.poll()
+    assert reaped == [False]
+    assert process.returncode == 0
+
+
+def test_a_group_that_is_not_ours_is_no_trouble(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = supervisor.start(python("worker", "pass"))
+    await_end(child)
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    supervisor.poll()
+    assert child.restart_at_s is not None
+
+
+def test_settings_for_us_are_none_for_children(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BRIGADE_MAX_TOKENS_PER_S", "1")
+    monkeypatch.setenv("BRIGADE_BITTENSOR_SDIST", "/archive")
+    note = tmp_path / "environment"
+    script = f"import os, json; open({str(note)!r}, 'w').write(json.dumps(dict(os.environ)))"
+    await_end(supervisor.start(python("worker", script)))
+    names = {name for name in json.loads(note.read_text()) if name.startswith("BRIGADE_")}
+    assert names == {"BRIGADE_BITTENSOR_SDIST"}
+    assert inherited({"PATH": "/bin", "BRIGADE_DIR": "x"}) == {"PATH": "/bin"}

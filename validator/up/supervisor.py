@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from loguru import logger
+
 from common.clock import Clock
 from common.deathsig import bound_to_parent
 from common.errors import SetupError
@@ -25,6 +27,7 @@ from validator.up.backoff import after_exit
 _LAST_LINES = 20
 _LINE_CHARS = 400
 _LAST_WORDS = 200
+MEANT_FOR_ALL = frozenset({"BRIGADE_BITTENSOR_SDIST"})
 _RESERVED_S = 1.5  # of the time to drain, for each order that is still to come
 
 
@@ -35,7 +38,7 @@ class ChildSpec:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to our own."""
+    """Added to our own, of which BRIGADE_* is left out: settings meant for us are none for our children."""
     order: int = 0
     """Children of a higher order are told to end first, so that they can still say good-bye to the others."""
 
@@ -58,7 +61,7 @@ class Child:
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        return self.process.pid if self.process and self.process.poll() is None else None
+        return self.process.pid if self.process and not _has_ended(self.process) else None
 
     def last_words(self) -> str:
         """The last thing that it wrote on stderr, cut."""
@@ -89,9 +92,8 @@ class Supervisor:
         """Look after every child once: notice deaths, start again what is due."""
         now_s = self._clock.monotonic_s()
         for child in self.children.values():
-            exit_code = None if child.process is None else child.process.poll()
-            if exit_code is not None:
-                self._bury(child, exit_code, now_s)
+            if child.process is not None and _has_ended(child.process):
+                self._bury(child, child.process, now_s)
             if child.restart_at_s is not None and now_s >= child.restart_at_s:
                 child.restarts += 1
                 self._launch(child)
@@ -131,7 +133,7 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**os.environ, **child.spec.environment},
+            env={**inherited(os.environ), **child.spec.environment},
             start_new_session=True,  # the terminal's Ctrl-C is for us; and the session is what we kill
         )
         assert child.process.stderr is not None
@@ -139,8 +141,9 @@ class Supervisor:
         child.reader = threading.Thread(target=_read, args=(child.process.stderr, child.last_lines), daemon=True)
         child.reader.start()
 
-    def _bury(self, child: Child, exit_code: int, now_s: float) -> None:
+    def _bury(self, child: Child, process: subprocess.Popen[bytes], now_s: float) -> None:
         _kill_group(child)  # what it started must not outlive it
+        exit_code = process.wait()
         assert child.reader is not None
         child.reader.join(1.0)
         verdict = after_exit(child.spec.name, exit_code, now_s - child.started_s, child.failures, child.last_words())
@@ -174,16 +177,31 @@ def _read(stream: IO[bytes], lines: deque[str]) -> None:
                 lines.append(text)
 
 
+def inherited(ours: Mapping[str, str]) -> dict[str, str]:
+    """What children inherit of our environment. Their settings are their flags; files to use offline stay named."""
+    return {name: value for name, value in ours.items() if not name.startswith("BRIGADE_") or name in MEANT_FOR_ALL}
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended, without reaping it: until then nobody else gets its id, and its group's."""
+    if process.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def _signal(child: Child, number: int) -> None:
-    if child.process is not None and child.process.poll() is None:
-        child.process.send_signal(number)
+    """Not ``Popen.send_signal``, which reaps."""
+    if child.pid is not None:
+        os.kill(child.pid, number)
 
 
 def _kill_group(child: Child) -> None:
-    """SIGKILL for the child's whole session, if anything of it is left."""
-    if child.process is None:
+    """SIGKILL for the child's whole session, if anything of it is left; before the child is reaped."""
+    if child.process is None or child.process.returncode is not None:
         return
     try:
         os.killpg(child.process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+    except PermissionError:  # nothing in the group is ours any more
+        logger.warning("what {} started may not be ended by this user", child.spec.name)
