@@ -96,11 +96,35 @@ def test_weights_are_by_uid_and_every_miner_has_one() -> None:
     assert summary.weights == {"2": 65535, "3": 0}
 
 
-def test_a_round_without_report_counts_by_its_manifests() -> None:
+def test_a_round_behind_the_last_report_counts_by_its_manifests() -> None:
     steps = a_history()
-    reports = [report(1, member_report(FIRST.hotkey, tokens_trained=700))]
+    reports = [report(0, member_report(FIRST.hotkey, tokens_trained=900), member_report(SECOND.hotkey))]
     summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
-    assert summary.tokens_trained == (700 + 800) + (400 + 500)
+    assert summary.tokens_trained == (900 + 600) + (800 + 500)
+
+
+def test_a_round_whose_report_was_lost_is_in_the_next_ones_growth() -> None:
+    """Sessions are cumulative: its manifests must not count once more."""
+    steps = a_history()
+    reports = [report(1, member_report(FIRST.hotkey, tokens_trained=1500), member_report(SECOND.hotkey))]
+    summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
+    assert [miner.tokens_trained for miner in summary.miners] == [1500, 900]  # and at least what was signed
+
+
+def test_only_the_report_of_a_round_on_revision_0_tells_the_first_loss() -> None:
+    steps = a_history()
+    reports = [report(1, member_report(FIRST.hotkey), before=4.0, after=2.25)]
+    summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
+    assert (summary.val_loss_first, summary.val_loss_last) == (None, 2.25)
+
+
+def test_a_share_above_one_is_cut_and_said() -> None:
+    steps = a_history()
+    reports = [report(0, member_report(FIRST.hotkey, training_ms=11_000))]
+    summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
+    assert summary.utilisation == 1.0
+    assert any("utilisation came to 110.00%" in line for line in describe(summary, {}))
+    assert "notes" not in json.loads(summary.to_json())
 
 
 def test_trained_is_at_least_what_signed_manifests_say() -> None:

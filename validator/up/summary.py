@@ -57,9 +57,13 @@ class Summary:
     miners: tuple[MinerSummary, ...]
     load_average: float
     """Mean of the machine's one-minute load while the run was watched."""
+    notes: tuple[str, ...] = ()
+    """What people should know of the figures; not in ``summary.json``."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+        fields = asdict(self)
+        del fields["notes"]
+        return json.dumps(fields, indent=2) + "\n"
 
 
 @dataclass(frozen=True)
@@ -107,23 +111,27 @@ def summarise(
     total = sum(trained.values())
     sizes = [member.delta.size_bytes for member in merged.members]
     delta_bytes = round(statistics.fmean(sizes)) if sizes else 0
+    shares = {
+        "goodput": (state.tokens_merged, could_tokens),
+        "utilisation": (training_ms, online_ms),
+        "survival": (state.tokens_merged, total),
+    }
     return Summary(
         schema=SCHEMA,
-        val_loss_first=_loss(reports[0].heldout_loss_base) if reports else None,
+        val_loss_first=_first_loss(reports),
         val_loss_last=_loss(reports[-1].heldout_loss) if reports else None,
         rounds_committed=state.rounds_committed,
         rounds_aborted=state.rounds_aborted,
         tokens_trained=total,
         tokens_merged=state.tokens_merged,
-        goodput=_share(state.tokens_merged, could_tokens),
-        utilisation=_share(training_ms, online_ms),
-        survival=_share(state.tokens_merged, total),
+        **{name: _share(part, whole) for name, (part, whole) in shares.items()},
         delta_bytes=delta_bytes,
         dense_bytes=dense_bytes,
         compression=round(dense_bytes / delta_bytes, 2) if delta_bytes else 0.0,
         weights={str(uid): weights.get(uid, 0) for uid in sorted(uids.values())},
         miners=tuple(_miner(hotkey, uid, trained, merged, by_hotkey) for hotkey, uid in _by_uid(uids)),
         load_average=round(load_average, 2),
+        notes=tuple(_above_one(name, part, whole) for name, (part, whole) in shares.items() if part > whole > 0),
     )
 
 
@@ -145,16 +153,17 @@ def describe(summary: Summary, names: Mapping[Hotkey, str]) -> list[str]:
             f"{names.get(miner.hotkey, miner.hotkey[:10]):12} uid {miner.uid}, {miner.tokens_merged:,} tokens merged,"
             f" score {miner.score:,.1f}, weight on chain {weight}"
         )
-    return lines
+    return lines + [f"note         {note}" for note in summary.notes]
 
 
 def _trained(reports: Sequence[Report], claimed: Mapping[tuple[RoundId, Hotkey], int]) -> dict[Hotkey, int]:
     """Tokens trained by each miner: what reports count, and at least what its signed manifests say.
 
-    A round without a report (its validator died) counts by the manifests; and the last report may be a heartbeat
-    behind the last manifest.
+    A report counts what a miner's session grew by since the report before, so a round without one (its validator
+    died) is in the next; only rounds behind the last report count by their manifests. And the last report may be a
+    heartbeat behind the last manifest.
     """
-    reported = {report.round for report in reports}
+    last = max((report.round for report in reports), default=-1)
     totals: dict[Hotkey, int] = {}
     signed: dict[Hotkey, int] = {}
     for report in reports:
@@ -162,7 +171,7 @@ def _trained(reports: Sequence[Report], claimed: Mapping[tuple[RoundId, Hotkey],
             totals[member.hotkey] = totals.get(member.hotkey, 0) + member.tokens_trained
     for (round_id, hotkey), tokens in claimed.items():
         signed[hotkey] = signed.get(hotkey, 0) + tokens
-        totals[hotkey] = totals.get(hotkey, 0) + (0 if round_id in reported else tokens)
+        totals[hotkey] = totals.get(hotkey, 0) + (tokens if round_id > last else 0)
     return {hotkey: max(total, signed.get(hotkey, 0)) for hotkey, total in totals.items()}
 
 
@@ -203,8 +212,17 @@ def _by_uid(uids: Mapping[Hotkey, Uid]) -> list[tuple[Hotkey, Uid]]:
 
 
 def _share(part: float, whole: float) -> float:
-    """A share between 0 and 1. Rounding and clocks may bring a part a little above its whole."""
+    """A share between 0 and 1. Rounding and clocks may bring a part a little above its whole, which is noted."""
     return round(min(1.0, part / whole), 4) if whole > 0 else 0.0
+
+
+def _above_one(name: str, part: float, whole: float) -> str:
+    return f"{name} came to {part / whole:.2%} and counts as 100%: its parts are timed by different clocks"
+
+
+def _first_loss(reports: Sequence[Report]) -> float | None:
+    """The loss at revision 0, which only the report of a round that began there tells."""
+    return next((_loss(r.heldout_loss_base) for r in reports if r.revision - int(r.committed) == 0), None)
 
 
 def _loss(value: float) -> float:
