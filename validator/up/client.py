@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import httpx
 
-from common.errors import Rejected
+from common.errors import OperatorError, Rejected
 from common.timeouts import CONNECT_S, CONTROL_READ_S
 from common.wire import MAX_REPLY_BYTES, Status, parse
 
 
 def status_client() -> httpx.Client:
     """One long-lived client for status requests."""
-    return httpx.Client(timeout=httpx.Timeout(CONTROL_READ_S, connect=CONNECT_S), trust_env=False)
+    timeout = httpx.Timeout(CONTROL_READ_S, connect=CONNECT_S)
+    return httpx.Client(timeout=timeout, trust_env=False, headers={"accept-encoding": "identity"})
 
 
 def fetch_status(client: httpx.Client, url: str) -> Status | None:
     """The validator's status, or None while it does not answer. Raises ``Rejected`` for an answer that is none."""
     try:
-        reply = client.get(f"{url}/v1/status")
+        with client.stream("GET", f"{url}/v1/status") as reply:
+            if reply.status_code >= 500:
+                return None
+            if reply.status_code != 200:
+                raise Rejected("bad_message", f"{url} answers {reply.status_code} to a question for its status")
+            return parse(Status, _bounded(reply, url), MAX_REPLY_BYTES)
     except httpx.TransportError:
         return None
-    if reply.status_code >= 500:
-        return None
-    if reply.status_code != 200:
-        raise Rejected("bad_message", f"{url} answers {reply.status_code} to a question for its status")
-    return parse(Status, reply.content, MAX_REPLY_BYTES)
+    except httpx.InvalidURL as error:
+        raise OperatorError(f"{url} is no address of a validator ({error}): it looks like http://host:port") from error
+
+
+def _bounded(reply: httpx.Response, url: str) -> bytes:
+    """The body as it came, never unpacked: what is compressed is refused, and what is too long not read."""
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        raise Rejected("bad_message", f"{url} answers with a compressed status, which was not asked for")
+    body = bytearray()
+    for part in reply.iter_raw():
+        body += part
+        if len(body) > MAX_REPLY_BYTES:
+            raise Rejected("too_large", f"{url} answers with more than {MAX_REPLY_BYTES} bytes")
+    return bytes(body)
