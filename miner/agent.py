@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from loguru import logger
 
@@ -20,7 +18,7 @@ from common.blocking import in_thread
 from common.chain.discovery import base_url
 from common.chain.port import ChainPort
 from common.clock import Clock
-from common.errors import Fatal, Rejected, RemoteError, Retryable, SetupError
+from common.errors import Rejected, Retryable, SetupError
 from common.identity import KeypairSigner
 from common.model.layout import run_layouts
 from common.model.shards import plan_shards
@@ -44,7 +42,6 @@ from miner.uplink import Uplink
 from miner.work import RoundWork
 from miner.worker import Worker
 
-T = TypeVar("T")
 SHARD = ShardId(0)
 DRAIN_S = 4.0
 """Longest orderly end: the current step, and writing the state."""
@@ -103,11 +100,11 @@ class Agent:
             work.result()
 
     async def _work(self) -> None:
-        found = await self._until_there("finding the run", self._find)
+        found = await self._patience("finding the run").insist(self._find)
         reader = HttpReader(base_url(found.location))
         location = found.location
-        spec = await self._until_there(
-            "fetching the spec", lambda: in_thread(lambda: load_run(reader, location.run, location.spec_sha256))
+        spec = await self._patience("fetching the spec").insist(
+            lambda: in_thread(lambda: load_run(reader, location.run, location.spec_sha256))
         )
         logger.bind(event="run", run=spec.run, uid=found.seat.uid).info("run {}, uid {}", spec.run, found.seat.uid)
         folder = self._settings.folder / f"{spec.run}-{spec_hash(spec)[:12]}"
@@ -127,8 +124,8 @@ class Agent:
         ledger = await in_thread(lambda: Ledger.open(spec, StateFolder(folder, spec, hotkey, count), count))
         worker = Worker(lambda: self._make_work(spec, ledger), self._settings.max_tokens_per_s)
         context = self._context(spec, reader, worker)
-        view = await self._until_there(
-            "reading the log", lambda: in_thread(lambda: catch_up(context.log, hotkey, None))
+        view = await context.patience("reading the log").insist(
+            lambda: in_thread(lambda: catch_up(context.log, hotkey, None))
         )
         ports, settings = self._ports, self._settings
         link = LeaderLink(ports.chain, settings.netuid, ports.signer, ports.clock, settings.allow_private)
@@ -168,6 +165,7 @@ class Agent:
         finally:
             for task in (*others, working):
                 task.cancel()
+            await asyncio.wait({working, *others})  # nobody uses the connections any more when they are closed
             uplink.close()
 
     def _context(self, spec: RunSpec, reader: HttpReader, worker: Worker) -> Context:
@@ -191,16 +189,8 @@ class Agent:
         trainer.restore_optimizer(ledger.memory.optimizer)
         return RoundWork(trainer, spec.inner)
 
-    async def _until_there(self, what: str, action: Callable[[], Awaitable[T]]) -> T:
-        """Repeat ``action`` while the other end is away."""
-        patience = Patience(what, self._ports.sleep, self._ports.uniform)
-        while True:
-            try:
-                return await action()
-            except Fatal:
-                raise
-            except RemoteError as error:
-                await patience.bear(error)
+    def _patience(self, what: str) -> Patience:
+        return Patience(what, self._ports.sleep, self._ports.uniform)
 
 
 def _leader(session: Session) -> Hotkey:

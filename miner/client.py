@@ -64,6 +64,8 @@ class ValidatorClient:
         self.time = ServerTime(clock)
         self._signer = signer
         self._clock = clock
+        self._retired = False
+        self._under_way = 0
         self._http = httpx.AsyncClient(
             base_url=base_url,
             transport=transport,
@@ -101,8 +103,11 @@ class ValidatorClient:
         message = CompleteRequest(round=round_id, shard=shard, delta_sha256=delta)
         return await self._post("/v1/submissions/complete", message, CompleteReply)
 
-    async def close(self) -> None:
-        await self._http.aclose()
+    async def retire(self) -> None:
+        """Take no more requests, and hang up once those under way have ended. Idempotent."""
+        self._retired = True
+        if self._under_way == 0:
+            await self._http.aclose()
 
     async def _post(self, path: str, message: Message, kind: type[M]) -> M:
         if not self.time.offset_known:
@@ -143,6 +148,17 @@ class ValidatorClient:
 
     async def _exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> _Answer:
         """One request, one answer of bounded size."""
+        if self._retired:
+            raise Retryable(f"{self.base_url} is no longer where the leader is called")
+        self._under_way += 1
+        try:
+            return await self._send(method, path, body, headers)
+        finally:
+            self._under_way -= 1
+            if self._retired:
+                await self.retire()
+
+    async def _send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> _Answer:
         sent = {**headers, "accept-encoding": "identity"}
         if body:
             sent["content-type"] = "application/json"

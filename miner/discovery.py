@@ -78,7 +78,7 @@ class LeaderLink:
 
     async def close(self) -> None:
         if self._client is not None:
-            await self._client.close()
+            await self._client.retire()
 
     def _may_ask(self) -> bool:
         """The chain is not asked for the same thing all the time."""
@@ -99,5 +99,5 @@ class LeaderLink:
         self._client = ValidatorClient(url, leader, self._signer, self._clock)
         logger.bind(event="leader", hotkey=leader).info("the leader is {} at {}", leader, url)
         if known is not None:
-            await known.close()
+            await known.retire()  # the uplink may have a request under way
         return self._client

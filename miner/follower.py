@@ -9,7 +9,6 @@ import asyncio
 from functools import partial
 
 from common.blocking import in_thread
-from common.errors import RemoteError
 from common.wire import HeartbeatReply
 from miner.context import Context
 from miner.follow import catch_up
@@ -39,14 +38,8 @@ class Follower:
         hotkey = self._context.signer.hotkey
         while True:
             await self._hint_or_poll()
-            view = self._session.view
-            try:
-                newer = await in_thread(partial(catch_up, self._context.log, hotkey, view))
-            except RemoteError as error:
-                await self._patience.bear(error)
-            else:
-                self._patience.relax()
-                self._session.read(newer)
+            look = partial(catch_up, self._context.log, hotkey, self._session.view)
+            self._session.read(await self._patience.insist(partial(in_thread, look)))
 
     async def _hint_or_poll(self) -> None:
         poll_s = POLL_HEARTBEATS * self._context.spec.round.heartbeat_s * (0.75 + 0.5 * self._context.uniform())

@@ -45,22 +45,24 @@ class Heart:
     async def run(self) -> None:
         """Never returns."""
         while True:
-            started_s = self._clock.monotonic_s()
-            try:
-                await self.beat()
-            except RemoteError as error:
-                self._link.doubt()
-                await self._patience.bear(error)
-            else:
-                await self._sleep(max(0.0, self._interval_s - (self._clock.monotonic_s() - started_s)))
+            started_s = await self._patience.insist(self._beat_or_doubt)
+            await self._sleep(max(0.0, self._interval_s - (self._clock.monotonic_s() - started_s)))
 
-    async def beat(self) -> None:
-        """One heartbeat. Raises ``Retryable`` and ``Rejected``."""
+    async def _beat_or_doubt(self) -> float:
+        """When the heartbeat that was answered had begun."""
+        started_s = self._clock.monotonic_s()
+        try:
+            await self._beat()
+        except RemoteError:
+            self._link.doubt()
+            raise
+        return started_s
+
+    async def _beat(self) -> None:
         leader = self._leader()
         if leader is None:
             raise Retryable("no validator leads the run yet")
         client = await self._link.client(leader)
         with self._meter.heartbeat_first():
             reply = await client.heartbeat(self._describe())
-        self._patience.relax()
         self._on_reply(reply)

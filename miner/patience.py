@@ -1,18 +1,20 @@
 """Waiting after a failure: backoff with jitter that starts again after a success, and one line in the log a trouble.
 
-Clock, sleep and randomness are arguments. The same trouble is said once, not at every try.
+Clock, sleep and randomness are arguments. The same trouble is said once, not at every try. ``Fatal`` is not waited for.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from loguru import logger
 
-from common.errors import RemoteError, Retryable
+from common.errors import Fatal, RemoteError, Retryable
 from common.store.retry import RetryPolicy
 
+T = TypeVar("T")
 AsyncSleep = Callable[[float], Awaitable[None]]
 Uniform = Callable[[], float]
 POLICY = RetryPolicy()
@@ -29,8 +31,21 @@ class Patience:
         self.trouble = ""
         """What is wrong now; empty when nothing is."""
 
+    async def insist(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``action``, which is repeated until the other end gives one. Raises ``Fatal``."""
+        while True:
+            try:
+                result = await action()
+            except RemoteError as error:
+                await self.bear(error)
+            else:
+                self.relax()
+                return result
+
     async def bear(self, error: RemoteError) -> None:
-        """Say the trouble if it is new, and wait before the next try."""
+        """Say the trouble if it is new, and wait before the next try. Raises ``error`` itself if it is ``Fatal``."""
+        if isinstance(error, Fatal):
+            raise error
         if str(error) != self.trouble:
             logger.warning("{}: {}; trying again", self._what, error)
         self.trouble = str(error)

@@ -54,7 +54,7 @@ class Session:
         self._done = False
         self._draining = False
         self._training = False
-        self._delivery: asyncio.Task[None] | None = None
+        self._delivery: asyncio.Task[Delivery] | None = None
         self._syncing = context.patience("fetching the revision")
         self._moves: dict[Move, Callable[[], Awaitable[None]]] = {
             Move.SETTLE: self._settle,
@@ -67,16 +67,27 @@ class Session:
         }
 
     async def run(self) -> None:
-        """Work until ``drain`` was called. Raises ``Fatal`` when the training thread has died."""
-        self._dataset = await self._fetch_dataset()
-        while True:
-            self.changed.clear()
-            facts = self.facts()
-            move, reason = decide(facts)
-            if facts.draining and move is Move.WAIT:
-                return await self._put_away()
-            self._say(move, reason)
-            await self._moves[move]()
+        """Work until ``drain`` was called. Raises ``Fatal`` when the training thread has died, and what else can't be
+        waited for."""
+        try:
+            self._dataset = await self._fetch_dataset()
+            while await self._turn():
+                pass
+            await self._put_away()
+        finally:
+            self._drop_delivery()
+
+    async def _turn(self) -> bool:
+        """One move; False when the time has come to end."""
+        self.changed.clear()
+        self._take_delivery()
+        facts = self.facts()
+        move, reason = decide(facts)
+        if facts.draining and move is Move.WAIT:
+            return False
+        self._say(move, reason)
+        await self._moves[move]()
+        return True
 
     def drain(self) -> None:
         """End after the current step: store what there is, and return from ``run``."""
@@ -189,18 +200,23 @@ class Session:
         self.phase = Phase.UPLOADING
         pending = self.ledger.pending
         if self._delivery is None and pending is not None:
-            self._delivery = asyncio.create_task(self._run_delivery(pending))
+            self._delivery = asyncio.create_task(self._uplink.deliver(pending))
+            self._delivery.add_done_callback(lambda _: self.changed.set())
         await self.changed.wait()
 
-    async def _run_delivery(self, sent: Submission) -> None:
-        delivery: Delivery = await self._uplink.deliver(sent)
-        self._done, self._delivery = True, None
+    def _take_delivery(self) -> None:
+        """What the delivery came to, once it has ended. Raises what it ended with."""
+        if self._delivery is None or not self._delivery.done():
+            return
+        ended, self._delivery = self._delivery, None
+        delivery, sent = ended.result(), self.ledger.pending
+        assert sent is not None
+        self._done = True
         self.trouble = "" if delivery.accepted else f"refused: {delivery.code}: {delivery.reason}"
         level = "INFO" if delivery.accepted else "ERROR"
         logger.bind(event="delivery", round=sent.round, accepted=delivery.accepted, code=delivery.code).log(
             level, "round {}: {}", sent.round, delivery.reason
         )
-        self.changed.set()
 
     async def _settle(self) -> None:
         self.phase = Phase.APPLYING
@@ -248,16 +264,13 @@ class Session:
         patience = self.context.patience("fetching the dataset")
         dataset = self.context.spec.data.dataset
         self.waiting_for = "fetching the dataset"
-        while True:
-            try:
-                return await in_thread(lambda: ensure_dataset(self.context.reader, dataset, self.context.cache))
-            except RemoteError as error:
-                await patience.bear(error)
+        return await patience.insist(
+            lambda: in_thread(lambda: ensure_dataset(self.context.reader, dataset, self.context.cache))
+        )
 
     async def _put_away(self) -> None:
         """Store the work of an unfinished round."""
         self.phase = Phase.DRAINING
-        self._drop_delivery()
         await self._let_train(False)
         if self.begun is None or self.held is None or self.ledger.pending is not None:
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from loguru import logger
 
 from common.blocking import in_thread
-from common.errors import Rejected, RemoteError, Retryable
+from common.errors import Rejected, Retryable
 from common.records import open_receipt
 from common.store.http import HttpClient
 from common.store.retry import RetryPolicy
@@ -62,27 +62,27 @@ class Uplink:
     async def deliver(self, sent: Submission) -> Delivery:
         """Goes on until the leader has accepted or finally refused it; cancel it when the round is over."""
         fresh_starts = 0
-        try:
-            while True:
-                try:
-                    return await self._attempt(sent)
-                except Retryable as error:
-                    await self._retry(error)
-                except Rejected as error:
-                    fresh_starts += error.code not in NOT_NOW
-                    if error.code not in AGAIN | NOT_NOW or fresh_starts > MAX_FRESH_STARTS:
-                        return Delivery(False, error.code, error.message)
-                    await self._retry(error)
-        finally:
-            self._meter.end()
+
+        async def attempt() -> Delivery:
+            nonlocal fresh_starts
+            try:
+                return await self._attempt(sent)
+            except Rejected as error:
+                fresh_starts += error.code not in NOT_NOW
+                if error.code not in AGAIN | NOT_NOW or fresh_starts > MAX_FRESH_STARTS:
+                    return Delivery(False, error.code, error.message)
+                self._doubt()
+                raise
+            except Retryable:
+                self._doubt()
+                raise
+            finally:
+                self._meter.end()
+
+        return await self._patience.insist(attempt)
 
     def close(self) -> None:
         self._http.close()
-
-    async def _retry(self, error: RemoteError) -> None:
-        self._meter.end()
-        self._doubt()
-        await self._patience.bear(error)
 
     async def _attempt(self, sent: Submission) -> Delivery:
         client = await self._client()
@@ -91,7 +91,6 @@ class Uplink:
         if reply.upload is not None:
             await self._put(reply.upload, sent)
         done = await client.complete(sent.round, sent.manifest.shard, sent.manifest.delta.sha256)
-        self._patience.relax()
         return _outcome(done, sent)
 
     async def _put(self, target: UploadTarget, sent: Submission) -> None:

@@ -73,7 +73,7 @@ class Miner:
     def _run(self) -> None:
         try:
             asyncio.run(self._go())
-        except (asyncio.CancelledError, SetupError) as error:
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - for the test to look at
             self.error = error
 
     async def _go(self) -> None:
@@ -310,6 +310,22 @@ def test_a_refused_submission_does_not_end_the_miner(leader: Leader, tmp_path: P
         leader.open_round()
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
         hand_in(leader)
+
+
+def test_a_delivery_that_breaks_is_not_swallowed(
+    leader: Leader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> str:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr("miner.uplink.upload", broken)
+    leader.open_round()
+    with mining(leader, tmp_path) as miner:
+        leader.wait_until(trained())  # type: ignore[arg-type]
+        leader.order = "submit"
+        miner.join()
+    assert isinstance(miner.error, RuntimeError)
+    assert ledger_of(leader, tmp_path).pending is not None, "the next start sends it"
 
 
 def test_a_joiner_waits_while_a_round_closes(leader: Leader, tmp_path: Path) -> None:

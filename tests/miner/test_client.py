@@ -240,3 +240,35 @@ def test_private_addresses_need_permission(ip: str, private: bool) -> None:
 def test_what_is_no_address_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(Rejected, match="bad_endpoint"):
         endpoint_url(endpoint, allow_private=True)
+
+
+def test_a_client_that_is_let_go_ends_what_is_under_way_and_takes_nothing_new() -> None:
+    validator = Validator()
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    class Slow(httpx.AsyncBaseTransport):
+        closed = False
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            asked.set()
+            await answer.wait()
+            assert not self.closed
+            return await httpx.ASGITransport(validator.app).handle_async_request(request)
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    async def run() -> None:
+        transport = Slow()
+        made = ValidatorClient("http://v", SERVER.hotkey, MINER, ManualClock(), transport)
+        under_way = asyncio.create_task(made.health())
+        await asked.wait()
+        await made.retire()
+        assert not transport.closed
+        with pytest.raises(Retryable, match="no longer"):
+            await made.health()
+        answer.set()
+        assert (await under_way).hotkey == SERVER.hotkey
+        assert transport.closed
+
+    asyncio.run(run())
