@@ -62,7 +62,7 @@ def tell(step: Step, before: RunState | None) -> Line:
     if step.void is not None:
         what = f"{entry.kind} counts for nothing, {step.void.code}: {step.void.message}"
         return Line(seq, _time(entry.at_ms), str(entry.term), short(entry.signer), "void", what, "")
-    what = f"{_what(entry.data)}: {entry.reason}"
+    what = _with_reason(_what(entry.data), entry)
     cost = _cost(entry, before)
     return Line(seq, _time(entry.at_ms), str(entry.term), short(entry.signer), entry.kind, what, cost)
 
@@ -102,6 +102,14 @@ def _what(data: EntryData) -> str:
         return f"round {data.round} makes revision {data.revision}"
     assert isinstance(data, RoundAborted)
     return f"round {data.round} ends without a revision ({data.code})"
+
+
+def _with_reason(what: str, entry: Entry) -> str:
+    """The writer's reason behind what happened, without what that says already."""
+    reason = entry.reason
+    if not isinstance(entry.data, Genesis | LeaderChanged):
+        reason = reason.removeprefix(f"round {entry.data.round} ").removeprefix("aborted: ")
+    return f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what
 
 
 def _decisions(members: tuple[PlanMember, ...]) -> str:
