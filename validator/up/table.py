@@ -51,8 +51,9 @@ class Display(Protocol):
 Names = Mapping[Hotkey, str]
 
 
-def choose_display(json_lines: bool, names: Names, clock: Clock, out: TextIO = sys.stdout) -> Display:
+def choose_display(json_lines: bool, names: Names, clock: Clock, out: TextIO | None = None) -> Display:
     """JSON lines when asked for, a live table on a terminal, plain lines elsewhere; notes also go to the log."""
+    out = out or sys.stdout
     if json_lines:
         return _Noted(JsonLines(out, names, clock))
     return _Noted(LiveTable(Console(file=out), names) if out.isatty() else PlainLines(out, names, clock))
