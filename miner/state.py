@@ -12,7 +12,6 @@ set aside (``.bad``) and said.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from common.errors import Rejected, SetupError
+from common.files import atomic_file, lock_file
 from common.merge.feedback import Feedback
 from common.model.layout import Vector
 from common.spec import RunSpec, spec_hash
-from common.store.reader import atomic_file
 from common.units import Hotkey, Revision, RoundId, Sha256
 from miner.adamw import OptimizerState
 from miner.delta import Submission, reopen
@@ -162,13 +161,8 @@ _PROGRESS_NUMBERS = ("round", "base_revision", "tokens", "sample_start", "sample
 def lock_folder(folder: Path) -> BinaryIO:
     """Hold ``folder`` for this process until the returned file is closed. SetupError when another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise SetupError(f"another miner is using {folder}; stop it, or give this one a wallet of its own") from None
-    return file
+    taken = SetupError(f"another miner is using {folder}; stop it, or give this one a wallet of its own")
+    return lock_file(folder / "lock", taken)
 
 
 def _read(path: Path) -> tuple[Tensors, Facts]:

@@ -9,7 +9,6 @@ coldkey file.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,9 +23,10 @@ from bittensor_core import (
 )
 
 from common.errors import OperatorError, SetupError
+from common.files import write_atomically
 from common.units import Coldkey, Hotkey
 
-FILE_MODE, FOLDER_MODE = 0o600, 0o700
+FOLDER_MODE = 0o700
 MNEMONIC_WORDS = 12
 
 NewKey = Callable[[], Keypair]
@@ -167,10 +167,4 @@ def _read(path: Path) -> Keypair:
 
 def _write(path: Path, key: Keypair) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(handle, "wb") as file:
-        file.write(bytes(serialized_keypair_to_keyfile_data(key)))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_atomically(path, bytes(serialized_keypair_to_keyfile_data(key)))

@@ -9,8 +9,6 @@ document and never the corpus.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from common.data.corpus import Corpus, documents
 from common.data.index import INDEX_NAME, SCHEMA, DatasetIndex, Split, TokenFile, encode_index
 from common.data.tokenizer import Tokenizer
 from common.errors import OperatorError, SetupError
+from common.files import PUBLIC, write_atomically
 from common.units import Sha256, sha256_hex
 
 HELD_OUT_SHARE = 1 / 32
@@ -140,7 +139,7 @@ class _SplitWriter:
     def _finish_file(self) -> None:
         data = b"".join(self._pieces)
         file = TokenFile(self._split, sha256_hex(data), self._tokens, self._documents)
-        write_atomically(self._folder / file.name, data)
+        write_atomically(self._folder / file.name, data, PUBLIC)
         self._done.append(file)
         self._pieces, self._tokens, self._documents = [], 0, 0
 
@@ -149,13 +148,4 @@ def _write_index(folder: Path, index: DatasetIndex) -> None:
     path, data = folder / INDEX_NAME, encode_index(index)
     if path.exists() and path.read_bytes() != data:
         raise OperatorError(f"{folder} already holds another dataset: choose an empty folder")
-    write_atomically(path, data)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write, flush to disk, rename: a crash leaves either the old file or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(stream.name, path)
+    write_atomically(path, data, PUBLIC)

@@ -7,11 +7,11 @@ are written beside their final names and renamed, the config last.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import PUBLIC, atomic_file, write_atomically
 from common.model.layout import Shape, Vector, little_endian_bytes, run_layouts
 from common.model.safetensors import header_bytes
 from common.spec import ModelSpec
@@ -24,8 +24,9 @@ def export_hf(spec: ModelSpec, shards: Sequence[Vector], folder: Path) -> None:
     """Write the model whose shards, in order, have these flat weights. Raises ValueError for misfit vectors."""
     parts = list(_parts(spec, shards))
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / WEIGHTS_NAME, parts)
-    _write(folder / CONFIG_NAME, [json.dumps(hf_config(spec), indent=2).encode("ascii") + b"\n"])
+    with atomic_file(folder / WEIGHTS_NAME, sum(memoryview(part).nbytes for part in parts), PUBLIC) as file:
+        file.writelines(parts)
+    write_atomically(folder / CONFIG_NAME, json.dumps(hf_config(spec), indent=2).encode("ascii") + b"\n", PUBLIC)
 
 
 def hf_config(spec: ModelSpec) -> dict[str, Any]:
@@ -66,14 +67,3 @@ def _parts(spec: ModelSpec, shards: Sequence[Vector]) -> Iterator[bytes | memory
         shapes |= {slot.name: slot.shape for slot in layout.slots}
     yield header_bytes(shapes)
     yield from (little_endian_bytes(vector) for vector in shards)
-
-
-def _write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Write, flush to disk, rename."""
-    part_path = path.with_name(path.name + ".part")
-    with part_path.open("wb") as stream:
-        for part in parts:
-            stream.write(part)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part_path, path)

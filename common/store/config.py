@@ -7,13 +7,13 @@ replaced whole, never half.
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.errors import OperatorError, Rejected, SetupError
+from common.files import write_atomically
 from common.keys import public_base_url
 from common.store.port import check_key
 
@@ -54,7 +54,7 @@ class StorageConfig:
 
 def save_config(config: StorageConfig, path: Path) -> None:
     """Write ``config`` with its secrets to ``path``, mode 0600."""
-    write_private(path, (json.dumps(asdict(config), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(asdict(config), indent=2) + "\n").encode())
 
 
 def load_config(path: Path) -> StorageConfig:
@@ -78,16 +78,3 @@ def _read_json(path: Path) -> object:
         raise OperatorError(f"{path} is not JSON") from error
     except OSError as error:
         raise SetupError(f"cannot read {path}: {error.strerror}") from error
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``, mode 0600: write, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # the mode above counts only when the file is new
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

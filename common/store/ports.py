@@ -7,24 +7,13 @@ ports to outgoing connections: a restart on the same ports would else find one t
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 
 from common.errors import SetupError
+from common.ports import is_free
 
 GRPC_OFFSET = 10_000
 _FIRST, _LAST = 11_000, 22_700
-
-
-def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, or TIME_WAIT would look taken
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def free_port_pairs(count: int, rng: random.Random) -> list[int]:

@@ -7,22 +7,18 @@ are written beside their place, synced and renamed: a reader of the path finds t
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from common.errors import SetupError
+from common.files import atomic_file
 from common.store.download import Expected, MemorySink, Sink, download
 from common.store.http import HttpClient
 from common.store.port import ObjectStore, check_key
 from common.store.retry import RetryPolicy, Sleep, Uniform, with_retries
-from common.units import Sha256, format_bytes
+from common.units import Sha256
 
 
 class HttpReader:
@@ -113,37 +109,3 @@ class _FileSink:
     def restart(self) -> None:
         self._file.seek(0)
         self._file.truncate()
-
-
-@contextmanager
-def atomic_file(path: Path, size_bytes: int) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when the block ends well, and vanishes when it does not.
-
-    Raises SetupError when the disk has no room for ``size_bytes``.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(path.parent).free
-    if free_bytes < size_bytes:
-        need, have = format_bytes(size_bytes), format_bytes(free_bytes)
-        raise SetupError(f"no room for {path.name} in {path.parent}: {need} needed, {have} free; make room")
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Without it the rename may be undone by a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

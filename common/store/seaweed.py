@@ -26,14 +26,18 @@ from pathlib import Path
 
 from common.deathsig import bound_to_parent
 from common.errors import OperatorError, Retryable, SetupError
-from common.store.config import StorageConfig, load_config, save_config, write_private
-from common.store.ports import GRPC_OFFSET, free_port_pairs, is_free
+from common.files import write_atomically
+from common.ports import is_free
+from common.store.config import StorageConfig, load_config, save_config
+from common.store.ports import GRPC_OFFSET, free_port_pairs
 from common.store.retry import NO_RETRIES
 from common.store.s3 import S3Store
 
 _SERVICES = ("s3", "master", "filer", "volume", "admin")
 _READY_KEY = "brigade-ready"
 _LAUNCHES = 3
+MAX_OUTPUT_BYTES = 1 << 20
+"""Of the server's own output."""
 
 
 def find_weed(system: str | None = None, machine: str | None = None) -> Path:
@@ -73,7 +77,8 @@ class SeaweedServer:
         return self._process.pid if self._process else None
 
     def returncode(self) -> int | None:
-        """The exit code of a server that has ended, else None."""
+        """The exit code of a server that has ended, else None. Whoever watches the server keeps its output short."""
+        self._trim_output()
         return self._process.poll() if self._process else None
 
     def start(
@@ -157,7 +162,7 @@ class SeaweedServer:
             raise OperatorError(f"port {self._s3_port} is taken, or leaves no room for its twin {GRPC_OFFSET} above")
         found = free_port_pairs(len(_SERVICES), random.Random())
         ports = dict(zip(_SERVICES, found, strict=True)) | ({"s3": self._s3_port} if self._s3_port else {})
-        write_private(self.directory / "ports.json", json.dumps(ports).encode())
+        write_atomically(self.directory / "ports.json", json.dumps(ports).encode())
         return ports
 
     def _await_ports(
@@ -192,7 +197,9 @@ class SeaweedServer:
             "GOMEMLIMIT": "300MiB",  # else it grows to 1.1 GB after a put of 1 GiB
             "GOGC": "50",
         }
-        with (self.directory / "server.out").open("wb") as output:
+        output_path = self.directory / "server.out"
+        output_path.unlink(missing_ok=True)
+        with output_path.open("ab") as output:
             return subprocess.Popen(
                 bound_to_parent(command) if die_with_parent else command,
                 stdin=subprocess.DEVNULL,
@@ -201,6 +208,12 @@ class SeaweedServer:
                 env=environment,
                 start_new_session=True,  # the terminal's Ctrl-C is for whoever started us; that one stops the server
             )
+
+    def _trim_output(self) -> None:
+        """Everything of use is in the rotated logs; what the program prints besides would grow without end."""
+        output = self.directory / "server.out"
+        if output.exists() and output.stat().st_size > MAX_OUTPUT_BYTES:
+            os.truncate(output, 0)  # the server appends, so it goes on at the start
 
     def _command(self, ports: dict[str, int]) -> list[str]:
         return [

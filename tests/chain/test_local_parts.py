@@ -132,10 +132,28 @@ def test_a_long_journal_is_folded_and_keeps_the_state(tmp_path: Path, monkeypatc
     assert folded.records[0].number == 3
     assert folded.records[0].digest == _record(3).digest
     assert folded.records[0].changes == {bytes([n]): b"" for n in range(4)}
+    monkeypatch.undo()
     folded.append(_record(7))
     folded.close()
-    monkeypatch.undo()
     assert [record.number for record in Journal(tmp_path).records] == [3, 7]
+
+
+def test_a_journal_that_becomes_long_while_the_chain_runs_is_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "FOLD_BYTES", 1_000)
+    journal, longest = Journal(tmp_path), 0
+    for number in range(50):
+        journal.append(_record(number))
+        longest = max(longest, (tmp_path / "journal").stat().st_size)
+    journal.close()
+    assert longest <= 1_000
+    again = Journal(tmp_path).records
+    assert again[-1].number == 49
+    assert {key: value for record in again for key, value in record.changes.items()} == {
+        b"key": b"v",
+        **{bytes([n]): b"" for n in range(50)},
+    }
 
 
 def test_a_crash_between_snapshot_and_emptying_loses_and_repeats_nothing(tmp_path: Path) -> None:

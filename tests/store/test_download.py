@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import Rejected, Retryable, SetupError
+from common.files import atomic_file
 from common.store.config import StorageConfig
 from common.store.http import HttpClient
 from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing
-from common.store.reader import HttpReader, StoreReader, atomic_file
+from common.store.reader import HttpReader, StoreReader
 from common.store.retry import NO_RETRIES
 from common.store.s3 import S3Store
 from common.units import sha256_hex

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import BrigadeError, OperatorError, SetupError
-from common.store.ports import GRPC_OFFSET, free_port_pairs, is_free
+from common.ports import is_free
+from common.store.ports import GRPC_OFFSET, free_port_pairs
 from common.store.retry import NO_RETRIES
 from common.store.s3 import S3Store
-from common.store.seaweed import SeaweedServer, find_weed
+from common.store.seaweed import MAX_OUTPUT_BYTES, SeaweedServer, find_weed
 from tests.support.storage import quick_store, running_server
 
 DEADLINE_S = 60.0
@@ -148,3 +149,14 @@ def test_other_platforms_get_one_clear_line(system: str, machine: str) -> None:
 def test_supported_platforms_find_the_program() -> None:
     for machine in ("x86_64", "aarch64"):
         assert find_weed("Linux", machine).name == "weed"
+
+
+def test_what_the_server_prints_does_not_grow_without_end(tmp_path: Path) -> None:
+    server = SeaweedServer(tmp_path)
+    output = tmp_path / "server.out"
+    output.write_bytes(bytes(1000))
+    assert server.returncode() is None
+    assert output.stat().st_size == 1000
+    output.write_bytes(bytes(MAX_OUTPUT_BYTES + 1))
+    assert server.returncode() is None
+    assert output.stat().st_size == 0

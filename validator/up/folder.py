@@ -8,9 +8,7 @@ otherwise is refused, naming the setting, instead of being quietly ignored.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import OperatorError, SetupError
-from common.store.config import write_private
+from common.files import lock_file, write_atomically
 
 RUN_NAME = "brigade-run"
 SCHEMA = 1
+
+
+class Busy(OperatorError):
+    """Another process holds the folder."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def load_begun(path: Path) -> Begun | None:
 
 def save_begun(begun: Begun, path: Path) -> None:
     """Write ``run.json`` whole."""
-    write_private(path, (json.dumps(asdict(begun), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(asdict(begun), indent=2) + "\n").encode())
 
 
 def continue_with(begun: Begun, wish: Begun) -> Begun:
@@ -130,17 +132,12 @@ def _told(value: Any) -> str:
 
 @contextmanager
 def locked(folder: Folder) -> Iterator[None]:
-    """Hold the folder. OperatorError when another ``brigade up`` works in it."""
+    """Hold the folder. ``Busy`` when another ``brigade up``, or a command that runs its storage, works in it."""
+    taken = Busy(f"another brigade up is at work in {folder.root}: end it, or use another --dir")
     try:
         folder.root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder.root / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        held = lock_file(folder.root / "up.lock", taken)
     except OSError as error:
         raise OperatorError(f"--dir {folder.root}: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OperatorError(f"another brigade up is at work in {folder.root}: end it, or use another --dir") from None
-    else:
+    with held:
         yield
-    finally:
-        os.close(handle)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from common.errors import SetupError
-from common.store.config import write_private
+from common.files import write_atomically
+from common.ports import is_free
 
 FIRST, LAST = 22_701, 32_700  # above the storage server's
 
@@ -24,27 +24,16 @@ def choose_ports(path: Path, servers: Mapping[str, str], rng: random.Random) -> 
     ports: dict[str, int] = {}
     for name, ip in servers.items():
         old = kept.get(name)
-        ports[name] = old if old and is_free(ip, old) else _free(ip, set(ports.values()), rng)
+        ports[name] = old if old and is_free(old, ip) else _free(ip, set(ports.values()), rng)
     if ports != kept:
-        write_private(path, json.dumps(ports).encode())
+        write_atomically(path, json.dumps(ports).encode())
     return ports
-
-
-def is_free(ip: str, port: int) -> bool:
-    """Whether a server could listen there now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, or TIME_WAIT would look taken
-        try:
-            probe.bind((ip, port))
-        except OSError:
-            return False
-    return True
 
 
 def _free(ip: str, taken: set[int], rng: random.Random) -> int:
     for _ in range(1000):
         port = rng.randint(FIRST, LAST)
-        if port not in taken and is_free(ip, port):
+        if port not in taken and is_free(port, ip):
             return port
     raise SetupError(f"no free port between {FIRST} and {LAST} on {ip}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bittensor_core import Keypair
 
-from common.chain.local.journal import BlockRecord, replace_file
+from common.chain.local.journal import BlockRecord
 from common.chain.local.metadata import RuntimeMetadata
 from common.chain.local.pallets.balances import credit
 from common.chain.local.pallets.commitments import DEFAULT_MAX_SPACE_BYTES
@@ -22,6 +22,7 @@ from common.chain.local.runtime import ChainRuntime
 from common.chain.local.state import MutableState
 from common.chain.local.storage import Overlay, Storage
 from common.errors import OperatorError, SetupError
+from common.files import write_atomically
 
 DEV_ACCOUNTS = ("//Alice", "//Bob", "//Charlie", "//Dave", "//Eve", "//Ferdie")
 SUDO_ACCOUNT = "//Alice"
@@ -66,7 +67,7 @@ def open_identity(
         return identity
     identity = ChainIdentity(FORMAT, seed.hex(), now_ms, block_time_s or DEFAULT_BLOCK_TIME_S, spec_version)
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps(asdict(identity), indent=2).encode())
+    write_atomically(path, json.dumps(asdict(identity), indent=2).encode())
     return identity
 
 

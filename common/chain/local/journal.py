@@ -4,8 +4,9 @@ One line per block that changed something: the sha256 of the rest of the line, t
 chain once its line is fsynced; a torn last line (the machine died while writing) is cut off on opening, since
 nobody was told of that block. A bad line before the last is damage and refused. Empty blocks write nothing.
 
-At opening, a long journal is folded into the snapshot: the new snapshot is renamed into place first, then the
-journal is emptied; lines at or below the snapshot's block are ignored, so a crash between the two loses nothing.
+A journal that has become long is folded into the snapshot, at opening and while the chain runs: the new snapshot is
+renamed into place first, then the journal is emptied; lines at or below the snapshot's block are ignored, so a crash
+between the two loses nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from common.chain.local.storage import Changes
 from common.errors import SetupError
+from common.files import sync_folder, write_atomically
 
 FOLD_BYTES = 8 << 20
 CHECK_CHARS = 16
@@ -74,9 +76,9 @@ class Journal:
         self._path = folder / "journal"
         self.records = list(self._load())
         if self._path.exists() and self._path.stat().st_size > FOLD_BYTES:
-            self._fold()
+            self.records = [self._fold(self.records)]
         self._file = self._path.open("ab", buffering=0)
-        _sync_folder(folder)
+        sync_folder(folder)
 
     def append(self, record: BlockRecord) -> None:
         """Write and fsync. The block exists when this returns."""
@@ -84,6 +86,10 @@ class Journal:
         if self._file.write(line) != len(line):
             raise OSError("the disk is full")
         os.fsync(self._file.fileno())
+        if self._file.tell() > FOLD_BYTES:
+            self._fold(list(self._load()))
+            self._file.close()
+            self._file = self._path.open("ab", buffering=0)
 
     def close(self) -> None:
         """Close the file; every block in it is durable already."""
@@ -118,38 +124,20 @@ class Journal:
             good_bytes += len(line)
             yield record
 
-    def _fold(self) -> None:
+    def _fold(self, records: list[BlockRecord]) -> BlockRecord:
+        """Merge ``records``, which are all that there are, into the snapshot, and empty the journal."""
         state: dict[bytes, bytes] = {}
-        for record in self.records:
+        for record in records:
             for key, value in record.changes.items():
                 if value is None:
                     state.pop(key, None)
                 else:
                     state[key] = value
-        last = self.records[-1]
+        last = records[-1]
         folded = BlockRecord(last.number, last.digest, last.extrinsics, last.events, dict(state))
-        replace_file(self._snapshot_path, folded.to_line())
-        replace_file(self._path, b"")
-        self.records = [folded]
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` so that a crash leaves the old or the new content, never a mixture."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        write_atomically(self._snapshot_path, folded.to_line())
+        write_atomically(self._path, b"")
+        return folded
 
 
 def _check(body: bytes) -> bytes:

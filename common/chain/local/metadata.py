@@ -21,6 +21,7 @@ from typing import Any
 
 from common.chain.local.splice import clone_storage_entry, opaque
 from common.errors import SetupError
+from common.files import PUBLIC, write_atomically
 
 SDIST_VARIABLE = "BRIGADE_BITTENSOR_SDIST"
 SDIST_VERSION = "11.3.0"
@@ -55,7 +56,7 @@ def fetch_metadata(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> 
     if not cached.exists():
         golden = _golden(_sdist_bytes(cache_dir, environ))
         picked = {"network": golden["network"], "metadata": golden["metadata"]}
-        _write_whole(cached, json.dumps(picked).encode())
+        write_atomically(cached, json.dumps(picked).encode(), PUBLIC)
     try:
         return _parse(json.loads(cached.read_bytes()))
     except (ValueError, KeyError, TypeError) as error:
@@ -138,12 +139,3 @@ def _golden(sdist: bytes) -> dict[str, Any]:
                 raise SetupError(f"{SDIST_NAME} holds no usable {GOLDEN_MEMBER}")
             golden: dict[str, Any] = json.loads(source.read())
             return golden
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)

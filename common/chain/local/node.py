@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
 
 from common.chain.local.chain import Chain
 from common.chain.local.clock import BlockClock
@@ -19,6 +17,7 @@ from common.chain.local.pool import Pool, Waiting, Watcher, invalid
 from common.chain.local.runtime import ChainRuntime
 from common.clock import Clock
 from common.errors import SetupError
+from common.files import lock_file
 
 HeadListener = Callable[[int], None]
 
@@ -34,7 +33,8 @@ class Node:
         self.pool = Pool()
         self._listeners: set[HeadListener] = set()
         with contextlib.ExitStack() as opening:
-            opening.enter_context(_lock(folder / "lock"))
+            taken = SetupError(f"another chain runs in {folder}: stop it, or use another folder")
+            opening.enter_context(lock_file(folder / "lock", taken))
             now_ms = clock.wall_ns() // 1_000_000
             self.identity = open_identity(folder, block_time_s, metadata.spec_version, now_ms, seed)
             self._journal = opening.enter_context(contextlib.closing(Journal(folder)))
@@ -101,13 +101,3 @@ class Node:
     def close(self) -> None:
         """Let go of the folder."""
         self._open_files.close()
-
-
-def _lock(path: Path) -> IO[Any]:
-    file = path.open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise SetupError(f"another chain runs in {path.parent}: stop it, or use another folder") from None
-    return file

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.chain.local.genesis import SEED_BYTES
-from common.chain.local.journal import replace_file
 from common.chain.local.metadata import fetch_metadata
 from common.chain.local.node import Node
 from common.chain.local.server import bound_port, listen
 from common.clock import SystemClock
 from common.errors import SetupError
+from common.files import PUBLIC, write_atomically
 
 FACTS_NAME = "chain.json"
 
@@ -67,4 +67,4 @@ def _write_facts(folder: Path, node: Node, url: str) -> None:
         "block_time_s": node.identity.block_time_s,
         "spec_version": node.runtime.metadata.spec_version,
     }
-    replace_file(folder / FACTS_NAME, json.dumps(facts, indent=2).encode())
+    write_atomically(folder / FACTS_NAME, json.dumps(facts, indent=2).encode(), PUBLIC)
