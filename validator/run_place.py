@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import atexit
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.errors import OperatorError
+from common.ports import is_free
 from common.runlog.reader import load_run, spec_hash_of_log
 from common.spec import RunSpec
 from common.store.config import StorageConfig, load_config
 from common.store.port import ObjectReader, ObjectStore
-from common.store.ports import is_free
 from common.store.reader import HttpReader, StoreReader
 from common.store.s3 import S3Store
 from common.store.seaweed import SeaweedServer
 from common.units import Sha256
+from validator.up.folder import Busy, Folder, locked
 
 DEFAULT_FOLDER = Path("brigade-run")
 EMBEDDED = "storage"
@@ -112,10 +114,19 @@ def _in_folder(asked: Asked) -> Place:
 
 
 def _serve_meanwhile(directory: Path, config: StorageConfig) -> None:
-    """Run the folder's own storage server until this process ends, when nothing runs it now."""
+    """Run the folder's own storage server until this process ends, when nothing runs it now.
+
+    The folder is held meanwhile. Where `brigade up` holds it, its server is merely being started again: not our task.
+    """
     port = urlsplit(config.endpoint).port
     if port is None or not is_free(port):
         return
+    held = ExitStack()
+    try:
+        held.enter_context(locked(Folder(directory.absolute().parent)))
+    except Busy:
+        return
+    atexit.register(held.close)
     server = SeaweedServer(directory.absolute(), bucket=config.bucket)
     server.start(die_with_parent=True)
     atexit.register(server.stop)
