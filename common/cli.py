@@ -28,7 +28,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from common.errors import BrigadeError, OperatorError, SetupError
-from common.logs import BoundedFile, log_into, log_path, redact
+from common.logs import BoundedFile, log_into, log_path, redact, setup_logging
 
 GROUP = "brigade.commands"
 INTERRUPTED = 130
@@ -82,6 +82,7 @@ class LazyGroup(TyperGroup):
             raise OperatorError(f"there is no command {args[0]!r}; brigade --help lists them")
         command = load(point)
         apply_config(ctx, command)
+        setup_logging(log_name(command, args), None)
         return args[0], command, args[1:]
 
 
@@ -139,6 +140,12 @@ def root(
     """Options that stand before every command."""
 
 
+def log_name(command: Any, args: Sequence[str]) -> str:
+    """What a command's log file is called unless it chooses itself: ``run-verify``."""
+    words = [word for word in args[1:2] if word in getattr(command, "commands", {})]
+    return "-".join([args[0], *words])
+
+
 def apply_config(ctx: Any, command: Any) -> None:
     """Check the config file's table for ``command``, and make its values the command's defaults."""
     if ctx.default_map:
@@ -178,7 +185,7 @@ def run(args: list[str]) -> int:
     except typer.Abort:
         return _fail("stopped", INTERRUPTED)
     except BrigadeError as error:
-        return _fail(_with_log(str(error)), error.exit_code)
+        return _fail(_with_log(error), error.exit_code)
     except Exception as error:  # noqa: BLE001 - the edge: whatever nobody foresaw is kept with its traceback
         return _fail(f"{type(error).__name__}: {error} (this is a bug; traceback in {_keep(error)})", 1)
     return result if isinstance(result, int) else 0
@@ -199,9 +206,9 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _with_log(message: str) -> str:
-    path = log_path()
-    return f"{message} (log: {path})" if path else message
+def _with_log(error: BrigadeError) -> str:
+    """The error's text, ending with the path of the log that holds its traceback, where the process has a log."""
+    return f"{error} (log: {_keep(error)})" if log_path() else str(error)
 
 
 def _keep(error: Exception) -> Path:

@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -74,26 +75,33 @@ class BoundedFile:
         self._path = path
         self._max_bytes = max_bytes
         self._kept = kept
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self._file: FileIO | None = None
+        """Made with the first text, so that a process that has nothing to say leaves no file."""
 
     def write(self, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")[: self._max_bytes]
-        if self._file.tell() + len(data) > self._max_bytes:
-            self._rotate()
-        self._file.write(data)
+        file = self._file or self._open()
+        if file.tell() + len(data) > self._max_bytes:
+            file = self._rotate(file)
+        file.write(data)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _rotate(self) -> None:
-        self._file.close()
+    def _open(self) -> FileIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("ab", buffering=0)
+        return self._file
+
+    def _rotate(self, full: FileIO) -> FileIO:
+        full.close()
         for number in range(self._kept - 1, 0, -1):
             older = self._path.with_name(f"{self._path.name}.{number}")
             if older.exists():
                 older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
         self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        self._file = self._path.open("ab", buffering=0)
+        return self._open()
 
 
 def setup_logging(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import typer
 
-from common import cli
+from common import cli, logs
 from common.errors import BrigadeError, OperatorError, SetupError
+from common.store.config import StorageConfig, save_config
 
 
 def commands_with(monkeypatch: pytest.MonkeyPatch, command: object) -> None:
@@ -59,6 +62,36 @@ def test_an_unforeseen_error_leaves_its_traceback_in_a_file_that_the_line_names(
     assert "Traceback" not in line
     assert str(tmp_path / "probe.log") in line
     assert "KeyError: 'surprise'" in (tmp_path / "probe.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "code"),
+    [
+        (("status", "--url", "http://127.0.0.1:1"), "status", 3),
+        (("run", "verify", "--dir", "/no/such/folder"), "run-verify", 2),
+        (("data", "prepare", "/no/such/text", "--out", "/no/such/folder"), "data-prepare", 2),
+        (("storage", "serve", "--dir", "{tmp}", "--bucket", "another"), "storage-serve", 2),
+    ],
+)
+def test_every_command_logs_where_it_is_told_and_its_errors_end_with_the_path(
+    words: tuple[str, ...], name: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_trace: None
+) -> None:
+    save_config(StorageConfig("http://127.0.0.1:1", "brigade", "key", "secret"), tmp_path / "storage.json")
+    words = tuple(word.format(tmp=tmp_path) for word in words)
+    assert cli.run(["--log-dir", str(tmp_path), *words]) == code
+    path = tmp_path / f"{name}.log"
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(f"{path})")
+    assert "Error" in path.read_text()
+
+
+@pytest.fixture
+def no_trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a command line does to this process's signals and logs."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    yield
+    logs._forced_dir = None
+    logs.setup_logging("tests")
 
 
 def test_usage_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
