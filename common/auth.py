@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from bittensor import http_auth
 
 from common.errors import Rejected
-from common.identity import KeypairSigner, Signer, verify
+from common.identity import SIGNATURE_DIGITS, KeypairSigner, Signer, verify
 from common.timeouts import NONCE_MAX_AGE_S, NONCE_RETENTION_S, NONCE_SKEW_S
-from common.units import Hotkey, sha256_hex
+from common.units import Hotkey, is_hex, sha256_hex
 
 REPLY_SIGNATURE = "X-Brigade-Signature"
 HOTKEY_HEADER, NONCE_HEADER = http_auth.HEADER_HOTKEY, http_auth.HEADER_NONCE
@@ -98,8 +98,7 @@ def sign_reply(signer: Signer, request_nonce: str, status: int, body: bytes) -> 
 
 def check_reply(server: Hotkey, request_nonce: str, status: int, body: bytes, signature: str) -> None:
     """Raise ``Rejected('unsigned_reply')`` unless the server signed exactly this answer to this request."""
-    good = len(signature) == 128 and all(c in "0123456789abcdef" for c in signature)
-    if not good or not verify(server, _reply_message(request_nonce, status, body), bytes.fromhex(signature)):
+    if not is_hex(signature, SIGNATURE_DIGITS) or not verify(server, _reply_message(request_nonce, status, body), bytes.fromhex(signature)):
         raise Rejected("unsigned_reply", "the answer is not signed by the validator that was asked")
 
 

@@ -12,6 +12,7 @@ import struct
 from typing import NoReturn
 
 from common.errors import Rejected
+from common.units import is_hex
 
 Json = dict[str, "Json"] | list["Json"] | str | int | bool | None
 
@@ -58,7 +59,7 @@ def f32_hex(value: float) -> str:
 
 def f32_from_hex(text: str) -> float:
     """Inverse of ``f32_hex``. Raises ``Rejected('bad_float')`` for other texts and for NaN or infinity."""
-    if len(text) != 8 or any(c not in "0123456789abcdef" for c in text):
+    if not is_hex(text, 8):
         raise Rejected("bad_float", "a float32 is written as eight lowercase hex digits")
     value: float = struct.unpack(">f", bytes.fromhex(text))[0]
     if value != value or value in (float("inf"), float("-inf")):

@@ -15,7 +15,10 @@ from bittensor_core import CRYPTO_SR25519, Keypair, verify_signature
 from common import canonical
 from common.canonical import Json
 from common.errors import Rejected
-from common.units import Hotkey, Sha256, sha256_hex
+from common.units import Hotkey, Sha256, is_hex, sha256_hex
+
+SIGNATURE_DIGITS = 128
+"""Hex digits of an sr25519 signature."""
 
 
 class Signer(Protocol):
@@ -123,10 +126,6 @@ def _unpack(value: Json) -> tuple[dict[str, Json], str]:
     if not isinstance(value, dict) or value.keys() != {"body", "signature"}:
         raise Rejected("bad_record", "a signed record has exactly body and signature")
     body, signature = value["body"], value["signature"]
-    if not isinstance(body, dict) or not isinstance(signature, str) or not _is_signature(signature):
+    if not isinstance(body, dict) or not isinstance(signature, str) or not is_hex(signature, SIGNATURE_DIGITS):
         raise Rejected("bad_record", "a signed record has an object as body and 128 hex digits as signature")
     return body, signature
-
-
-def _is_signature(text: str) -> bool:
-    return len(text) == 128 and all(c in "0123456789abcdef" for c in text)

@@ -14,7 +14,7 @@ from common.errors import Rejected
 from common.identity import SignedRecord, Signer, open_record, sign_record
 from common.spec import SCHEMA
 from common.typed import from_json, to_json
-from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
 
 MANIFEST = "manifest"
 RECEIPT = "receipt"
@@ -142,12 +142,6 @@ def decode_submission(data: bytes, run: str) -> StoredSubmission:
     if facts != claimed:
         raise Rejected("bad_receipt", "the receipt belongs to another manifest")
     return StoredSubmission(manifest, receipt, manifest_record, receipt_record)
-
-
-def check_sha256(text: str) -> None:
-    """Raise ValueError unless ``text`` is 64 lowercase hex digits."""
-    if len(text) != 64 or any(c not in "0123456789abcdef" for c in text):
-        raise ValueError("a SHA-256 is 64 lowercase hex digits")
 
 
 def _sign(kind: str, fact: Manifest | Receipt, signer: Signer) -> SignedRecord:

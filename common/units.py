@@ -24,6 +24,22 @@ def sha256_hex(data: bytes | memoryview) -> Sha256:
     return Sha256(hashlib.sha256(data).hexdigest())
 
 
+def is_hex(text: str, digits: int) -> bool:
+    """Whether ``text`` is exactly so many lowercase hex digits."""
+    return len(text) == digits and all(c in "0123456789abcdef" for c in text)
+
+
+def is_sha256(text: str) -> bool:
+    """Whether ``text`` is 64 lowercase hex digits."""
+    return is_hex(text, 64)
+
+
+def check_sha256(text: str) -> None:
+    """Raise ValueError unless ``text`` is 64 lowercase hex digits."""
+    if not is_sha256(text):
+        raise ValueError("a SHA-256 is 64 lowercase hex digits")
+
+
 def format_bytes(size_bytes: float) -> str:
     """``1536`` → ``1.5 KiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from common.chain.port import MAX_COMMITMENT_FIELD_BYTES, MAX_COMMITMENT_FIELDS
 from common.errors import Rejected
-from common.units import SHA256_PATTERN, Sha256
+from common.units import Sha256, is_sha256
 
 TAG = b"brigade/1 "
 ANY_VERSION = b"brigade/"
@@ -91,7 +91,7 @@ def _text(field: bytes) -> str:
 def _check(location: RunLocation) -> None:
     if not _RUN.fullmatch(location.run):
         raise _bad("the run's name must be 1 to 48 lowercase letters, digits and dashes")
-    if not re.fullmatch(SHA256_PATTERN, location.spec_sha256):
+    if not is_sha256(location.spec_sha256):
         raise _bad("the spec hash must be 32 bytes")
     if not _ENDPOINT.fullmatch(location.endpoint) or not _port_ok(location.endpoint):
         raise _bad("the endpoint must be http(s)://host[:port] and no more")

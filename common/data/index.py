@@ -6,14 +6,13 @@ A dataset's identifier is the SHA-256 of its index's canonical bytes, so the run
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from common import canonical
 from common.errors import Rejected
 from common.typed import from_json, to_json
-from common.units import SHA256_PATTERN, Sha256, sha256_hex
+from common.units import Sha256, check_sha256, sha256_hex
 
 SCHEMA = 1
 INDEX_NAME = "index.json"
@@ -36,8 +35,7 @@ class TokenFile:
     """Documents that end in this file."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(SHA256_PATTERN, self.sha256):
-            raise ValueError("sha256 must be 64 lowercase hex digits")
+        check_sha256(self.sha256)
         if not 1 <= self.tokens <= MAX_FILE_TOKENS or not 0 <= self.documents <= self.tokens:
             raise ValueError(f"a file has 1 to {MAX_FILE_TOKENS} tokens and no more documents than tokens")
 

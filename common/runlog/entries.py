@@ -13,10 +13,10 @@ from common import canonical
 from common.canonical import Json
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
-from common.records import ObjectRef, check_sha256
+from common.records import ObjectRef
 from common.spec import SCHEMA
 from common.typed import from_json, to_json
-from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, Uid, sha256_hex
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, Uid, check_sha256, sha256_hex
 
 LOG = "log"
 MAX_ENTRY_BYTES = 1 << 20

@@ -26,7 +26,7 @@ from common.runlog.entries import (
 )
 from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
-from common.units import RoundId
+from common.units import RoundId, is_sha256
 
 
 def check_entry(state: RunState, entry: Entry) -> None:
@@ -63,7 +63,7 @@ def check_shards(spec: RunSpec, shards: tuple[ShardState, ...], first: bool) -> 
             return "every revision but the first names the update of each shard"
         if first and shard.snapshot is None:
             return "revision 0 names a snapshot of each shard"
-        if not (_is_hash(shard.weights_sha256) and _is_hash(shard.outer_sha256)):
+        if not (is_sha256(shard.weights_sha256) and is_sha256(shard.outer_sha256)):
             return "a shard's hashes are 64 lowercase hex digits"
     return ""
 
@@ -93,7 +93,7 @@ def _check_member(spec: RunSpec, round_id: RoundId, member: PlanMember) -> str:
         return "the hotkey is no address"
     if not 0 <= member.tokens <= member.tokens_claimed:
         return "validated tokens lie between 0 and the claimed ones"
-    if not _is_hash(member.manifest_sha256):
+    if not is_sha256(member.manifest_sha256):
         return "manifest_sha256 is 64 lowercase hex digits"
     if member.decision == "accepted":
         good = not member.code and member.weight > 0 and 0 < member.scale < math.inf
@@ -170,7 +170,3 @@ def _the_open_round(state: RunState, data: RoundFrozen | RoundAborted) -> OpenRo
 
 def _bad_transition(message: str) -> NoReturn:
     raise Rejected("bad_transition", message)
-
-
-def _is_hash(text: str) -> bool:
-    return len(text) == 64 and all(c in "0123456789abcdef" for c in text)
