@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from common.errors import OperatorError, Rejected, SetupError
 from common.files import write_atomically
 from common.keys import public_base_url
+from common.logs import hide
 from common.store.port import check_key
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -46,6 +47,8 @@ class StorageConfig:
             except Rejected as refusal:
                 raise OperatorError(f"storage prefix: {refusal.message}") from refusal
         object.__setattr__(self, "endpoint", self.endpoint.rstrip("/"))
+        for secret in (self.access_key, self.secret_key):  # wherever they came from, no log of this process shows them
+            hide(secret)
 
     def public_base_url(self) -> str:
         """Where objects are read by plain GET: the base of every key, without a trailing slash."""

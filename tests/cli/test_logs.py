@@ -12,6 +12,7 @@ import pytest
 from loguru import logger
 
 from common import logs
+from common.store.config import StorageConfig
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,11 @@ def test_secrets_and_url_signatures_are_never_written(tmp_path: Path) -> None:
         assert "***" in text
         assert "correct-horse" not in text
         assert "abcdef0123" not in text
+
+
+def test_the_keys_of_a_bucket_are_hidden_as_soon_as_they_are_known() -> None:
+    config = StorageConfig("http://127.0.0.1:1", "brigade", "access-key-of-a-test", "secret-key-of-a-test")
+    assert logs.redact(f"{config.access_key} {config.secret_key}") == "*** ***"
 
 
 def test_json_lines_have_one_schema() -> None:
