@@ -98,7 +98,8 @@ def sign_reply(signer: Signer, request_nonce: str, status: int, body: bytes) -> 
 
 def check_reply(server: Hotkey, request_nonce: str, status: int, body: bytes, signature: str) -> None:
     """Raise ``Rejected('unsigned_reply')`` unless the server signed exactly this answer to this request."""
-    if not is_hex(signature, SIGNATURE_DIGITS) or not verify(server, _reply_message(request_nonce, status, body), bytes.fromhex(signature)):
+    message = _reply_message(request_nonce, status, body)
+    if not is_hex(signature, SIGNATURE_DIGITS) or not verify(server, message, bytes.fromhex(signature)):
         raise Rejected("unsigned_reply", "the answer is not signed by the validator that was asked")
 
 
