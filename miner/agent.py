@@ -34,6 +34,7 @@ from miner.heart import Heart
 from miner.ledger import Ledger
 from miner.meter import UploadMeter
 from miner.patience import AsyncSleep, Patience, Uniform
+from miner.places import StoragePlace
 from miner.report import Reporter
 from miner.session import Session
 from miner.state import StateFolder, lock_folder
@@ -43,6 +44,8 @@ from miner.work import RoundWork
 from miner.worker import Worker
 
 SHARD = ShardId(0)
+FOR_THE_OPERATOR = frozenset({"not_registered", "bad_commitment", "bad_endpoint"})
+"""Refusals at the start that waiting does not cure."""
 DRAIN_S = 4.0
 """Longest orderly end: the current step, and writing the state."""
 
@@ -61,7 +64,7 @@ class Settings:
     threads: int
     max_tokens_per_s: float | None
     allow_private: bool
-    """Whether validators at private addresses are called."""
+    """Whether validators and storage at private addresses are called."""
 
 
 @dataclass(frozen=True)
@@ -103,27 +106,32 @@ class Agent:
         found = await self._patience("finding the run").insist(self._find)
         reader = HttpReader(base_url(found.location))
         location = found.location
+        storage = StoragePlace.of(location)
         spec = await self._patience("fetching the spec").insist(
             lambda: in_thread(lambda: load_run(reader, location.run, location.spec_sha256))
         )
+        require_whole_model(spec)
         logger.bind(event="run", run=spec.run, uid=found.seat.uid).info("run {}, uid {}", spec.run, found.seat.uid)
         folder = self._settings.folder / f"{spec.run}-{spec_hash(spec)[:12]}"
         with lock_folder(folder):
-            await self._mine(spec, reader, folder)
+            await self._mine(spec, reader, storage, folder)
 
     async def _find(self) -> Found:
         try:
-            return await find_seat(self._ports.chain, self._settings.netuid, self._ports.signer.hotkey)
+            found = await find_seat(self._ports.chain, self._settings.netuid, self._ports.signer.hotkey)
+            if not self._settings.allow_private:
+                await in_thread(StoragePlace.of(found.location).check_public)
         except Rejected as refusal:
-            if refusal.code in ("not_registered", "bad_commitment"):
+            if refusal.code in FOR_THE_OPERATOR:
                 raise SetupError(refusal.message) from refusal
             raise
+        return found
 
-    async def _mine(self, spec: RunSpec, reader: HttpReader, folder: Path) -> None:
+    async def _mine(self, spec: RunSpec, reader: HttpReader, storage: StoragePlace, folder: Path) -> None:
         hotkey, count = self._ports.signer.hotkey, run_layouts(spec.model, spec.num_shards)[SHARD].total
         ledger = await in_thread(lambda: Ledger.open(spec, StateFolder(folder, spec, hotkey, count), count))
         worker = Worker(lambda: self._make_work(spec, ledger), self._settings.max_tokens_per_s)
-        context = self._context(spec, reader, worker)
+        context = self._context(spec, reader, storage, worker)
         view = await context.patience("reading the log").insist(
             lambda: in_thread(lambda: catch_up(context.log, hotkey, None))
         )
@@ -140,7 +148,11 @@ class Agent:
         """The heart, the reader of the log and the session, until the session ends."""
         meter = UploadMeter(context.clock.monotonic_s)
         uplink = Uplink(
-            lambda: link.client(_leader(session)), link.doubt, meter, context.patience("handing in the delta")
+            lambda: link.client(_leader(session)),
+            link.doubt,
+            meter,
+            context.patience("handing in the delta"),
+            context.storage,
         )
         self._session = session = Session(context, uplink, ledger, view)
         follower = Follower(context, session)
@@ -168,7 +180,7 @@ class Agent:
             await asyncio.wait({working, *others})  # nobody uses the connections any more when they are closed
             uplink.close()
 
-    def _context(self, spec: RunSpec, reader: HttpReader, worker: Worker) -> Context:
+    def _context(self, spec: RunSpec, reader: HttpReader, storage: StoragePlace, worker: Worker) -> Context:
         return Context(
             spec=spec,
             signer=self._ports.signer,
@@ -177,6 +189,7 @@ class Agent:
             uniform=self._ports.uniform,
             reader=reader,
             log=LogReader(reader, spec),
+            storage=storage,
             worker=worker,
             cache=self._settings.cache,
             session=self._ports.session,
@@ -191,6 +204,15 @@ class Agent:
 
     def _patience(self, what: str) -> Patience:
         return Patience(what, self._ports.sleep, self._ports.uniform)
+
+
+def require_whole_model(spec: RunSpec) -> None:
+    """Raise SetupError for a run that this version can't train."""
+    if spec.num_shards != 1:
+        raise SetupError(
+            f"run {spec.run} is split into {spec.num_shards} shards, and this version trains whole models only: "
+            "update brigade, or choose another subnet"
+        )
 
 
 def _leader(session: Session) -> Hotkey:

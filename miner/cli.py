@@ -66,7 +66,9 @@ def start(
     allow_private: Annotated[
         bool,
         typer.Option(
-            "--allow-private", envvar="BRIGADE_ALLOW_PRIVATE", help="Call validators at private addresses, too."
+            "--allow-private",
+            envvar="BRIGADE_ALLOW_PRIVATE",
+            help="Call validators and storage at private addresses, too.",
         ),
     ] = False,
     json_lines: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Log as JSON lines.")] = False,

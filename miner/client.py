@@ -7,7 +7,6 @@ and our nonce; whatever else speaks on that address is a passing fault, never an
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +14,6 @@ import httpx
 
 from common import timeouts
 from common.auth import NONCE_HEADER, REPLY_SIGNATURE, check_reply, sign_request
-from common.chain.port import Endpoint
 from common.clock import Clock, ServerTime
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import KeypairSigner, SignedRecord
@@ -178,21 +176,3 @@ async def _capped(response: httpx.Response) -> bytes:
         if len(body) > MAX_REPLY_BYTES:
             raise Retryable(f"{response.url.host} answers with more than {MAX_REPLY_BYTES} bytes")
     return bytes(body)
-
-
-def endpoint_url(endpoint: Endpoint, allow_private: bool) -> str:
-    """The base URL of a published endpoint. Raises ``Rejected('bad_endpoint')`` for one not to be connected to.
-
-    A stranger writes endpoints on chain: unless private addresses are allowed, only public ones are called, so that
-    nobody can point miners at services inside their own networks.
-    """
-    try:
-        address = ipaddress.ip_address(endpoint.ip)
-    except ValueError:
-        raise Rejected("bad_endpoint", f"{endpoint.ip[:60]!r} is not an IP address") from None
-    if not 1 <= endpoint.port <= 65535:
-        raise Rejected("bad_endpoint", f"{endpoint.port} is not a port")
-    if not address.is_global and not allow_private:
-        raise Rejected("bad_endpoint", f"{address} is not a public address; --allow-private permits it")
-    host = f"[{address}]" if address.version == 6 else str(address)
-    return f"http://{host}:{endpoint.port}"

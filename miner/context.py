@@ -11,6 +11,7 @@ from common.identity import KeypairSigner
 from common.runlog.reader import LogReader
 from common.spec import RunSpec
 from miner.patience import AsyncSleep, Patience, Uniform
+from miner.places import StoragePlace
 from miner.worker import Worker
 
 
@@ -26,6 +27,8 @@ class Context:
     """Draws from [0, 1), for jitter."""
     reader: FileReader
     log: LogReader
+    storage: StoragePlace
+    """Where deltas are put, and nowhere else."""
     worker: Worker
     cache: Path
     """Folder that miners of one machine may share."""

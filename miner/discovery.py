@@ -18,7 +18,8 @@ from common.clock import Clock
 from common.errors import Fatal, Rejected, RemoteError, Retryable
 from common.identity import KeypairSigner
 from common.units import Hotkey
-from miner.client import ValidatorClient, endpoint_url
+from miner.client import ValidatorClient
+from miner.places import endpoint_url
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.errors import OperatorError
 from common.model.flat import FlatShard, build_shard
 from common.model.layout import Vector
 from common.model.loss import training_loss
@@ -64,8 +63,8 @@ class Trainer:
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``device``: cpu, cuda or cuda:i. ``threads``: PyTorch's threads of this process. ``now_s``: for durations."""
-        if not (shard.has_embedding and shard.has_head):
-            raise OperatorError("this version trains whole models: num_shards must be 1")
+        assert shard.has_embedding, "it trains whole models"
+        assert shard.has_head, "it trains whole models"
         torch.set_num_threads(threads)
         self._inner = spec.inner
         self._device = torch.device(device)

@@ -25,6 +25,7 @@ from miner.client import ValidatorClient
 from miner.delta import Submission
 from miner.meter import UploadMeter
 from miner.patience import Patience
+from miner.places import StoragePlace
 
 NOT_NOW = frozenset({"not_leader", "round_closed", "wrong_round"})
 """Refusals of a leader that is not where the log is: asked again until the log ends the round."""
@@ -51,12 +52,20 @@ class Delivery:
 class Uplink:
     """Delivers submissions to the leader."""
 
-    def __init__(self, client: GetClient, doubt: Callable[[], None], meter: UploadMeter, patience: Patience) -> None:
+    def __init__(
+        self,
+        client: GetClient,
+        doubt: Callable[[], None],
+        meter: UploadMeter,
+        patience: Patience,
+        storage: StoragePlace,
+    ) -> None:
         """``client`` gives the present leader's, ``doubt`` is told when it did not answer."""
         self._client = client
         self._doubt = doubt
         self._meter = meter
         self._patience = patience
+        self._storage = storage
         self._http = HttpClient(connections=1)
 
     async def deliver(self, sent: Submission) -> Delivery:
@@ -94,6 +103,7 @@ class Uplink:
         return _outcome(done, sent)
 
     async def _put(self, target: UploadTarget, sent: Submission) -> None:
+        self._storage.check_upload(target.url)
         on_progress = self._meter.begin(len(sent.delta))
 
         def put() -> str:

@@ -56,14 +56,14 @@ PATIENCE_S = 60.0  # a test that waits so long has failed
 MINER: KeypairSigner = MINERS[0]
 
 
-def prepare_spec(folder: Path) -> RunSpec:
+def prepare_spec(folder: Path, num_shards: int = 1) -> RunSpec:
     """The small run on a few kilobytes of text, which is left in ``folder``/data."""
     texts = folder / "texts"
     texts.mkdir()
     for number in range(80):
         (texts / f"{number}.txt").write_text(f"Bucket {number} goes from hand to hand. " * 8)
     made = prepare(folder_corpus(texts), ByteTokenizer(), folder / "data")
-    base = small_spec()
+    base = small_spec(num_shards)
     return replace(
         base,
         data=replace(base.data, dataset=made.dataset),
@@ -93,8 +93,8 @@ class Seen:
 class Leader:
     """``with Leader(folder) as leader:`` serves; ``leader.order`` is what heartbeats are answered with."""
 
-    def __init__(self, folder: Path) -> None:
-        self.spec = prepare_spec(folder)
+    def __init__(self, folder: Path, num_shards: int = 1) -> None:
+        self.spec = prepare_spec(folder, num_shards)
         self.world: World = begin_world(self.spec)
         put_dataset(self.world.store, self.spec.data.dataset, folder / "data")
         self.order: str = "train"
@@ -104,6 +104,8 @@ class Leader:
         self.down = False
         """No answer to API requests."""
         self.store_down = False
+        self.upload_base = ""
+        """Origin of the upload URLs, if another than the storage's."""
         self.let_uploads = threading.Event()
         """While clear, uploads get no answer."""
         self.let_uploads.set()
@@ -241,7 +243,8 @@ class Leader:
         signed = sign_receipt(receipt, ALICE)
         self._submissions[manifest.delta.sha256] = StoredSubmission(manifest, receipt, record, signed)
         headers = {"content-length": str(manifest.delta.size_bytes)}
-        target = UploadTarget(url=self._server.url(f"/brigade/{manifest.key}"), headers=headers, expires_in_s=10.0)
+        url = (self.upload_base or self._server.url()) + f"/brigade/{manifest.key}"
+        target = UploadTarget(url=url, headers=headers, expires_in_s=10.0)
         return SubmissionReply(receipt=signed.to_json(), upload=target)
 
     def _complete(self, request: CompleteRequest) -> CompleteReply:

@@ -24,12 +24,13 @@ from miner.agent import Agent, Ports, Settings
 from miner.ledger import Ledger
 from miner.state import StateFolder
 from tests.miner.leader import MINER, NETUID, Leader, Seen
+from tests.support.httpserver import Reply, ScriptedServer
 
 
 class Miner:
     """One process's worth of agent, in a thread with a loop of its own."""
 
-    def __init__(self, leader: Leader, folder: Path) -> None:
+    def __init__(self, leader: Leader, folder: Path, allow_private: bool = True) -> None:
         self._leader = leader
         self.session = secrets.token_hex(16)
         self._settings = Settings(
@@ -39,7 +40,7 @@ class Miner:
             device="cpu",
             threads=1,
             max_tokens_per_s=None,
-            allow_private=True,
+            allow_private=allow_private,
         )
         self.error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -346,6 +347,36 @@ def test_a_hotkey_without_a_seat_is_told_what_to_do(leader: Leader, tmp_path: Pa
     miner.join()
     assert isinstance(miner.error, SetupError)
     assert "register it first" in str(miner.error)
+
+
+def test_a_storage_at_a_private_address_needs_permission(leader: Leader, tmp_path: Path) -> None:
+    miner = Miner(leader, tmp_path, allow_private=False).start()
+    miner.join()
+    assert isinstance(miner.error, SetupError)
+    assert "127.0.0.1, no public address; --allow-private permits it" in str(miner.error)
+
+
+def test_a_run_of_several_shards_is_refused_at_the_start(tmp_path: Path) -> None:
+    with Leader(tmp_path, num_shards=2) as leader:
+        miner = Miner(leader, tmp_path).start()
+        miner.join()
+    assert isinstance(miner.error, SetupError)
+    assert "split into 2 shards" in str(miner.error)
+
+
+def test_a_leader_can_not_send_a_delta_elsewhere(leader: Leader, tmp_path: Path) -> None:
+    leader.open_round()
+    with ScriptedServer(lambda request: Reply(200)) as elsewhere:
+        leader.upload_base = elsewhere.url()
+        with mining(leader, tmp_path):
+            leader.wait_until(trained())  # type: ignore[arg-type]
+            leader.order = "submit"
+            leader.wait_until(lambda seen: "url_refused" in seen.beats[-1].note)
+            leader.abort()
+            leader.open_round()
+            leader.upload_base = ""
+            hand_in(leader)
+        assert elsewhere.requests == []
 
 
 def test_two_miners_in_one_folder_are_refused(leader: Leader, tmp_path: Path) -> None:

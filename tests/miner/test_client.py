@@ -11,12 +11,11 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from common.auth import NONCE_HEADER, REPLY_SIGNATURE, RequestVerifier, sign_reply
-from common.chain.port import Endpoint
 from common.clock import ManualClock
 from common.errors import Rejected, Retryable
 from common.identity import KeypairSigner
 from common.wire import Counters, ErrorReply, Health, Heartbeat, HeartbeatReply, Message, Phase
-from miner.client import ValidatorClient, endpoint_url
+from miner.client import ValidatorClient
 
 SERVER = KeypairSigner.from_uri("//Alice")
 MINER = KeypairSigner.from_uri("//Miner0")
@@ -220,26 +219,6 @@ def test_no_connection_is_a_passing_fault() -> None:
     made = ValidatorClient("http://v", SERVER.hotkey, MINER, ManualClock(), httpx.MockTransport(nobody))
     with pytest.raises(Retryable, match="no answer"):
         answer_to(made)
-
-
-@pytest.mark.parametrize(
-    ("ip", "private"),
-    [("127.0.0.2", True), ("10.1.2.3", True), ("169.254.169.254", True), ("::1", True), ("8.8.8.8", False),
-     ("2606:4700::1111", False)],
-)  # fmt: skip
-def test_private_addresses_need_permission(ip: str, private: bool) -> None:
-    assert endpoint_url(Endpoint(ip, 8091), allow_private=True).endswith(":8091")
-    if private:
-        with pytest.raises(Rejected, match="--allow-private"):
-            endpoint_url(Endpoint(ip, 8091), allow_private=False)
-    else:
-        assert endpoint_url(Endpoint(ip, 8091), allow_private=False).startswith("http://")
-
-
-@pytest.mark.parametrize("endpoint", [Endpoint("evil.example", 80), Endpoint("1.2.3.4", 0), Endpoint("", 80)])
-def test_what_is_no_address_is_refused(endpoint: Endpoint) -> None:
-    with pytest.raises(Rejected, match="bad_endpoint"):
-        endpoint_url(endpoint, allow_private=True)
 
 
 def test_a_client_that_is_let_go_ends_what_is_under_way_and_takes_nothing_new() -> None:
