@@ -3,6 +3,8 @@
 Invariant: the answer comes from the store. A reply that was lost, a refusal and a passing fault are all settled by
 reading the key again: the writer's own bytes mean that it won, others mean that it lost, none (or the old version)
 that the same bytes are sent once more. Bodies hold a nonce, so nobody else's bytes can look like one's own.
+Repeats are counted once: put and look are one attempt, and a process that has deadlines gives a store that does not
+repeat by itself (``NO_RETRIES``).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def put_once(store: ObjectStore, key: str, body: bytes, replaces: str | None, pa
     Raises ``Retryable`` when the store stays away: the put may or may not have happened.
     """
     return with_retries(
-        lambda: _attempt(store, key, body, replaces, patience),
+        lambda: _attempt(store, key, body, replaces),
         patience.policy,
         sleep=patience.sleep,
         uniform=patience.uniform,
@@ -53,24 +55,25 @@ def put_once(store: ObjectStore, key: str, body: bytes, replaces: str | None, pa
 
 def read_now(store: ObjectStore, key: str, patience: Patience) -> Holder | None:
     """The object as it is, as nobody's in particular; None when there is none."""
+    return with_retries(
+        lambda: _read_once(store, key), patience.policy, sleep=patience.sleep, uniform=patience.uniform
+    )
+
+
+def _read_once(store: ObjectStore, key: str) -> Holder | None:
     try:
-        fetched = with_retries(
-            lambda: store.get(key, max_bytes=MAX_READ_BYTES),
-            patience.policy,
-            sleep=patience.sleep,
-            uniform=patience.uniform,
-        )
+        fetched = store.get(key, max_bytes=MAX_READ_BYTES)
     except ObjectMissing:
         return None
     return Holder(False, fetched.body, fetched.info.etag)
 
 
-def _attempt(store: ObjectStore, key: str, body: bytes, replaces: str | None, patience: Patience) -> Holder:
+def _attempt(store: ObjectStore, key: str, body: bytes, replaces: str | None) -> Holder:
     try:
         etag = store.put(key, body, if_none_match=replaces is None, if_match=replaces)
         return Holder(True, body, etag)
     except (PreconditionFailed, Retryable) as fault:
-        found = read_now(store, key, patience)
+        found = _read_once(store, key)
         if found is not None and found.body == body:
             return Holder(True, body, found.etag)
         if found is not None and found.etag != replaces:

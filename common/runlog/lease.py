@@ -87,12 +87,30 @@ def observe(sight: Sight | None, etag: str | None, now_s: float) -> Sight:
     return sight if sight is not None and sight.etag == etag else Sight(etag, now_s)
 
 
-def decide(sight: Sight, lease: Lease | None, hotkey: Hotkey, now_s: float, lease_s: float) -> Decision:
-    """Whether the watcher ``hotkey`` may try to take the lease it sees. ``lease`` None: missing or unreadable."""
+@dataclass(frozen=True)
+class Watcher:
+    """Who looks at the lease."""
+
+    hotkey: Hotkey
+    instance: str
+    found: str | None
+    """ETag of the lease at this process's first look; a process that still lives writes another one."""
+
+
+def decide(sight: Sight, lease: Lease | None, watcher: Watcher, now_s: float, lease_s: float) -> Decision:
+    """Whether ``watcher`` may try to take the lease it sees. ``lease`` None: missing or unreadable.
+
+    A lease of the watcher's own hotkey needs no waiting, if it is as it was at the first look: it was left by an
+    earlier process. If it has changed since, another process with the same key is alive: both would depose each other
+    for ever.
+    """
     if sight.etag is None:
         return Decision(True, "nobody holds the lease")
-    if lease is not None and lease.signer == hotkey:
-        return Decision(True, "the lease is held by an earlier process of this hotkey")
+    if lease is not None and lease.signer == watcher.hotkey:
+        if lease.instance == watcher.instance:
+            return Decision(True, "the lease is our own")
+        if sight.etag == watcher.found:
+            return Decision(True, "the lease was left by an earlier process of this hotkey")
     holder = "an unreadable lease" if lease is None else f"the lease of {lease.signer}, term {lease.term}"
     waited_s = now_s - sight.since_s
     if waited_s >= lease_s:
@@ -122,6 +140,7 @@ class LeaseKeeper:
         self._patience = patience or Patience()
         self._lease_s = lease_s
         self._sight: Sight | None = None
+        self._watcher: Watcher | None = None
         self._seen: Lease | None = None
         self._held: tuple[Lease, str] | None = None
         self._confirmed_s = 0.0
@@ -146,8 +165,9 @@ class LeaseKeeper:
         found = read_now(self._store, keys.lease_key(self._spec.run), self._patience)
         self._see(found)
         assert self._sight is not None
-        now_s = self._clock.monotonic_s()
-        return decide(self._sight, self._seen, self._signer.hotkey, now_s, self._lease_s)
+        if self._watcher is None:
+            self._watcher = Watcher(self._signer.hotkey, self.instance, self._sight.etag)
+        return decide(self._sight, self._seen, self._watcher, self._clock.monotonic_s(), self._lease_s)
 
     def acquire(self, term: int) -> Decision:
         """Look, and take the lease for ``term`` if that is allowed; ``held`` tells whether it is ours now.

@@ -12,7 +12,7 @@ from common import keys
 from common.clock import ManualClock
 from common.errors import Retryable
 from common.identity import Signer
-from common.runlog.lease import LeaseKeeper, LeaseLost, Sight, decide, decode_lease, encode_lease, observe
+from common.runlog.lease import LeaseKeeper, LeaseLost, Sight, Watcher, decide, decode_lease, encode_lease, observe
 from common.store.memory import MemoryStore
 from tests.runlog.support import ALICE, BOB, SPEC, STRANGER, no_patience, steady
 
@@ -150,7 +150,31 @@ def test_nobody_is_replaced_whose_lease_changed_within_t(seen: list[tuple[float,
         if etag != last:
             changed_s, last = now_s, etag or ""
         if etag is not None:
-            assert decide(sight, None, BOB.hotkey, now_s, T).take == (now_s - changed_s >= T)
+            assert decide(sight, None, Watcher(BOB.hotkey, "p", None), now_s, T).take == (now_s - changed_s >= T)
         else:
-            assert decide(sight, None, BOB.hotkey, now_s, T).take
+            assert decide(sight, None, Watcher(BOB.hotkey, "p", None), now_s, T).take
     assert isinstance(sight, Sight)
+
+
+def test_two_living_processes_of_one_hotkey_do_not_depose_each_other_for_ever() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    first = keeper(store, ALICE, clock, "first")
+    first.acquire(term=1)
+    second = keeper(store, ALICE, clock, "second")
+    assert second.acquire(term=2).take, "it can't know that the first one lives"
+    with pytest.raises(LeaseLost):
+        first.renew()
+    for _ in range(20):
+        clock.advance(T / 4)
+        second.renew()
+        assert not first.acquire(term=3).take
+    clock.advance(T)
+    assert first.acquire(term=3).take, "a silent one is replaced, whoever it is"
+
+
+def test_a_process_takes_its_own_lease_back_at_once() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    one = keeper(store, ALICE, clock, "one")
+    one.acquire(term=1)
+    one.abandon()
+    assert one.acquire(term=2).take
