@@ -1,7 +1,8 @@
 """Delta bytes that were read and proved once, kept for the gates, the merge and the trials of the same round.
 
-A reader over a store that remembers objects by hash, up to a number of bytes. Invariant: what comes from memory has
-exactly the hash that is asked for. Threads may share it.
+A reader over a store that remembers objects by hash, up to a number of bytes. Invariants: what comes from memory has
+exactly the hash that is asked for; what it refuses is a fact about the object, never the storage's own trouble.
+Threads may share it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import OrderedDict
 
 from common.store.port import ObjectReader
 from common.units import Sha256
+from validator.outages import only_facts
 
 MAX_KEPT_BYTES = 128 << 20
 
@@ -34,7 +36,8 @@ class RememberingReader:
                 body = self._bodies.get(sha256)
             if body is not None and len(body) <= max_bytes and size_bytes in (None, len(body)):
                 return body
-        body = self._reader.fetch(key, max_bytes=max_bytes, sha256=sha256, size_bytes=size_bytes)
+        with only_facts():
+            body = self._reader.fetch(key, max_bytes=max_bytes, sha256=sha256, size_bytes=size_bytes)
         if sha256 is not None:
             self.remember(sha256, body)
         return body

@@ -1,7 +1,8 @@
-"""Is the object what its manifest says? Size, hash, and whether it decodes to finite numbers of the run's codec.
+"""Is the object what its manifest says? Size, hash, whether it decodes to finite numbers of the run's codec,
+and the hashes of its partitions.
 
-Invariant: there is a finding for whatever bytes lie there; only a store that stays away raises (``Retryable``), so that
-nobody is rejected for an outage.
+Invariant: there is a finding for whatever bytes lie there; a store that stays away or refuses for reasons of its own
+raises (``Retryable``), so that nobody is rejected for an outage.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import hashlib
 from dataclasses import dataclass
 
 from common.codec.container import check as check_container
-from common.codec.container import decode, encoded_size
+from common.codec.container import decode, encoded_size, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
 from common.records import Manifest
 from common.spec import RunSpec
 from common.store.port import ObjectMissing, ObjectStore
+from validator.outages import only_facts
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,12 @@ def check_claims(spec: RunSpec, manifest: Manifest, count: int) -> Finding:
 def read_delta(store: ObjectStore, manifest: Manifest) -> bytes | Finding:
     """The object at the announced key, or what is wrong with it before its bytes are looked at."""
     try:
-        return store.get(manifest.key, max_bytes=manifest.delta.size_bytes).body
+        with only_facts():
+            return store.get(manifest.key, max_bytes=manifest.delta.size_bytes).body
     except ObjectMissing:
         return Finding("not_uploaded", "there is no object at the announced key")
     except Rejected as refusal:
-        return Finding("wrong_size" if refusal.code == "too_large" else refusal.code, refusal.message[:200])
+        return Finding("wrong_size", refusal.message[:200])
 
 
 def check_bytes(body: bytes, spec: RunSpec, manifest: Manifest, count: int) -> Finding:
@@ -66,4 +69,6 @@ def check_bytes(body: bytes, spec: RunSpec, manifest: Manifest, count: int) -> F
         decode(body, expect=params, count=count)
     except Rejected as refusal:
         return Finding(refusal.code, refusal.message[:200])
+    if partition_hashes(body, count, params, len(manifest.partitions)) != manifest.partitions:
+        return Finding("bad_partitions", "the hashes of the partitions are not those of the bytes")
     return Finding()

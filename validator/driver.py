@@ -15,18 +15,19 @@ import random
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpened
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
-from common.timeouts import LEASE_RENEW_S, RETRY_MOST_S
+from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S, RETRY_MOST_S
 from common.units import Hotkey, Revision
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
 from validator.round import core
 from validator.round.facts import Action, Decision, RoundPolicy
-from validator.rounds import begin, facts_of, finished, known_seats, last_committed, restore_submissions
+from validator.rounds import begin, facts_of, finished, known_seats, restore_submissions, unreported
 from validator.scorer import Scorer
 
 LOOK_S = 0.2
@@ -113,12 +114,14 @@ class Driver:
         """Everything that a leader needs, from log and bucket."""
         board = self._board
         await board.membership.refresh_if_stale()
+        if board.membership.metagraph is None:
+            raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
         run, now_s = board.journal.state, board.now_s()
         expected = self._expected()
         if run.open_round is not None:
             current = begin(run, now_s, self._policy)
             seats = known_seats(board.membership, self._all_hotkeys())
-            for submission in await asyncio.to_thread(restore_submissions, board.store, run, seats, now_s):
+            for submission in await in_thread(lambda: restore_submissions(board.store, run, seats, now_s)):
                 current.submissions.add(submission)
                 expected.add(submission.manifest.signer)
             board.round = current
@@ -127,13 +130,10 @@ class Driver:
         self._taken_over = True
 
     async def _make_up(self) -> None:
-        """Score the round that made the head, if its report is missing."""
+        """Score the committed rounds whose reports are missing, oldest first."""
         board, run = self._board, self._board.journal.state
-        reported, made_by = board.standing.reported_round, run.head_node.round
-        if made_by is not None and (reported is None or reported < made_by):
-            last = await asyncio.to_thread(last_committed, run, board.reader)
-            if last is not None:
-                self._scorer.add(last)
+        for missing in await in_thread(lambda: unreported(run, board.reader, board.standing.reported_round)):
+            self._scorer.add(missing)
 
     def _expected(self) -> set[Hotkey]:
         """Who may be at work: who was in the last report, or before the first one every seat but the validators'."""
@@ -212,7 +212,8 @@ class Driver:
             await asyncio.sleep(LEASE_RENEW_S / 2)
             try:
                 await self._board.leadership.renew()
-            except (Retryable, SetupError) as fault:
+            except BrigadeError as fault:
+                # Whatever the store says, the next try may be heard: without renewals the lead is lost.
                 logger.warning("the lease can't be renewed: {}", fault)
 
     def _notice_sleep(self) -> None:

@@ -6,10 +6,9 @@ repeated at any time: nothing they write can differ, since every object is named
 
 from __future__ import annotations
 
-import asyncio
-
 from loguru import logger
 
+from common.blocking import in_thread
 from common.errors import Rejected, Retryable
 from common.keys import delta_key
 from common.runlog.state import RunState
@@ -39,15 +38,15 @@ class Effects:
         for submission in current.submissions.unfinished():
             await self._intake.check(current, submission, last_call=True)
         entrants = [self._entrant(current, submission) for submission in current.submissions.for_plan()]
-        current.judgement = await asyncio.to_thread(
-            judge, board.spec, current.state.base_revision, entrants, board.counts(), self._read
+        current.judgement = await in_thread(
+            lambda: judge(board.spec, current.state.base_revision, entrants, board.counts(), self._read)
         )
 
     async def reduce(self, current: Round) -> None:
         """Merge the plan in the log and store the result; a plan that can't be merged is noted as failure."""
         run = self._board.journal.state
         try:
-            current.merged = await asyncio.to_thread(self._merge, run)
+            current.merged = await in_thread(lambda: self._merge(run))
         except Rejected as refusal:
             logger.error("round {} can't be merged: {}", current.state.round, refusal)
             current.failure, current.failure_reason = refusal.code, refusal.message

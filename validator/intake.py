@@ -11,16 +11,19 @@ import asyncio
 import math
 
 from common import keys
-from common.errors import Rejected
+from common.blocking import in_thread
+from common.errors import Rejected, Retryable
 from common.identity import SignedRecord
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
 from common.spec import SCHEMA
 from common.store.port import PresignedPut
+from common.timeouts import LEASE_RENEW_S
 from common.units import Sha256, ShardId
 from common.wire import CompleteReply, SubmissionReply, UploadTarget
 from validator.api.security import Caller
 from validator.board import Board
 from validator.checks import Finding, check_bytes, check_claims, read_delta
+from validator.outages import only_facts
 from validator.round.core import seconds_left
 from validator.round.facts import Phase, RoundPolicy
 from validator.rounds import Round
@@ -47,7 +50,8 @@ class Intake:
         present = current.submissions.admit(manifest, record)
         submission = present or self._receipt(caller, current, manifest, record)
         if submission.finding is None:
-            info = await asyncio.to_thread(self._board.store.head, manifest.key)
+            with only_facts():
+                info = await in_thread(lambda: self._board.store.head(manifest.key))
             if info is not None and info.size_bytes == manifest.delta.size_bytes:
                 submission, _ = await self.check(current, submission)
         upload = None if submission.finding is not None else await self._upload(current, manifest)
@@ -74,7 +78,7 @@ class Intake:
             )
             if found is not None and found.finding is not None:
                 return found, found.finding
-            finding = await asyncio.to_thread(self._check_and_store, submission.stored)
+            finding = await in_thread(lambda: self._check_and_store(submission.stored))
             if finding.code in PASSING:
                 return submission, finding
             return current.submissions.settle(submission, finding, last_call), finding
@@ -89,7 +93,8 @@ class Intake:
         if finding.ok:
             board.reader.remember(manifest.delta.sha256, body)
             where = (manifest.run, manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
-            board.store.put(keys.manifest_key(*where), stored.encode())
+            with only_facts():
+                board.store.put(keys.manifest_key(*where), stored.encode())
         return finding
 
     def _current(self) -> Round:
@@ -97,6 +102,8 @@ class Intake:
         if not board.leadership.leading:
             leader = board.journal.state.leader
             raise Rejected("not_leader", f"the leader is {leader}" if leader else "nobody leads yet")
+        if not board.leadership.sure():
+            raise Retryable("the lease could not be renewed in time; another may lead by now", LEASE_RENEW_S)
         if board.round is None:
             raise Rejected("round_closed", "no round is open at the moment")
         return board.round
@@ -140,12 +147,11 @@ class Intake:
 
     async def _upload(self, current: Round, manifest: Manifest) -> UploadTarget:
         expires_s = max(1, math.ceil(self._hard_deadline_s(current)))
-        put: PresignedPut = await asyncio.to_thread(
-            self._board.store.presign_put,
-            manifest.key,
-            size_bytes=manifest.delta.size_bytes,
-            sha256=manifest.delta.sha256,
-            expires_s=expires_s,
+        size_bytes, sha256 = manifest.delta.size_bytes, manifest.delta.sha256
+        put: PresignedPut = await in_thread(
+            lambda: self._board.store.presign_put(
+                manifest.key, size_bytes=size_bytes, sha256=sha256, expires_s=expires_s
+            )
         )
         return UploadTarget(url=put.url, headers=dict(put.headers), expires_in_s=float(expires_s))
 

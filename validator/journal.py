@@ -10,6 +10,7 @@ import asyncio
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.errors import Rejected
 from common.runlog.entries import EntryData
 from common.runlog.state import RunState
@@ -29,19 +30,19 @@ class Journal:
     async def catch_up(self) -> RunState:
         """Read what was appended since. ``Retryable`` when the store stays away."""
         async with self._busy:
-            self.state = await asyncio.to_thread(self._writer.catch_up, self.state)
+            self.state = await in_thread(lambda: self._writer.catch_up(self.state))
             return self.state
 
     async def append(self, data: EntryData, reason: str, term: int) -> RunState:
         """Append an entry of ``term``. Raises ``LostSlot``, ``Rejected`` and ``Retryable`` as ``LogWriter.append``."""
         async with self._busy:
             try:
-                self.state = await asyncio.to_thread(self._writer.append, self.state, data, reason[:500], term)
+                self.state = await in_thread(lambda: self._writer.append(self.state, data, reason[:500], term))
             except LostSlot as lost:
                 self.state = lost.state
                 raise
             except Rejected:
-                self.state = await asyncio.to_thread(self._writer.catch_up, self.state)
+                self.state = await in_thread(lambda: self._writer.catch_up(self.state))
                 raise
             logger.bind(event=type(data).__name__, seq=self.state.next_seq - 1).info("{}", reason)
             return self.state

@@ -11,6 +11,7 @@ import asyncio
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.clock import Clock
 from common.errors import Rejected
 from common.runlog.entries import LeaderChanged
@@ -38,12 +39,16 @@ class Leadership:
         """Nonce of this process."""
         return self._keeper.instance
 
+    def sure(self) -> bool:
+        """Whether nobody can have taken the lead unseen: the lease was written less than its time ago."""
+        return self.leading and self._keeper.sure()
+
     async def try_lead(self) -> bool:
         """One attempt; ``reason`` tells what came of it. ``Retryable`` when the store stays away."""
         async with self._busy:
             state = await self._journal.catch_up()
             term = state.term + 1
-            decision = await asyncio.to_thread(self._keeper.acquire, term)
+            decision = await in_thread(lambda: self._keeper.acquire(term))
             self.reason = decision.reason
             if self._keeper.held is None or not decision.take:
                 return False
@@ -72,7 +77,7 @@ class Leadership:
                 return
             started_s = self._clock.monotonic_s()
             try:
-                await asyncio.to_thread(self._keeper.renew)
+                await in_thread(self._keeper.renew)
                 self._renewed_s = started_s
             except LeaseLost as lost:
                 self._step_down(lost.message)

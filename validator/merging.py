@@ -6,7 +6,6 @@ names them; nothing is committed that makes the held-out loss jump, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from common import keys
@@ -24,12 +23,10 @@ from common.spec import RunSpec
 from common.store.port import ObjectReader, ObjectStore
 from common.units import Revision, Sha256, ShardId, sha256_hex
 from validator.heads import Memories
+from validator.outages import only_facts
 
 MOST_RISE_NATS = 0.5
 """A merge that raises the held-out loss by more is not committed."""
-
-HeldoutLoss = Callable[[Revision, Memories], float]
-"""Loss on the held-out text of a revision, given its weights."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +95,13 @@ def _store_shard(
     result: MergeResult,
     with_snapshot: bool,
 ) -> ShardState:
-    store.put(keys.update_key(spec.run, plan.round, shard, result.update.sha256), result.update_bytes)
+    with only_facts():
+        store.put(keys.update_key(spec.run, plan.round, shard, result.update.sha256), result.update_bytes)
     snapshot = None
     if with_snapshot:
         layers = plan_shards(spec.model, spec.num_shards)[shard]
         body = encode_snapshot(spec.model, layers, pack(result.new_weights, result.new_outer_state))
         snapshot = ObjectRef(sha256_hex(body), len(body))
-        store.put(keys.snapshot_key(spec.run, revision, shard, snapshot.sha256), body)
+        with only_facts():
+            store.put(keys.snapshot_key(spec.run, revision, shard, snapshot.sha256), body)
     return ShardState(shard, result.weights_sha256, result.outer_sha256, result.update, snapshot)

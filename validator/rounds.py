@@ -7,7 +7,7 @@ a restart and a takeover all lead to the same facts. Owned by the event loop.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loguru import logger
 
@@ -16,7 +16,7 @@ from common.errors import Rejected
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
 from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_plan
-from common.runlog.state import OpenRound, RunState
+from common.runlog.state import OpenRound, RevisionNode, RunState
 from common.store.port import ObjectMissing, ObjectReader, ObjectStore
 from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
 from validator.checks import Finding
@@ -24,9 +24,13 @@ from validator.gating import Judgement
 from validator.members import Members
 from validator.membership import Membership, Seat
 from validator.merging import Merged
+from validator.outages import only_facts
 from validator.round import core
 from validator.round.facts import Phase, RoundFacts, RoundPolicy, RoundState
 from validator.submissions import Submission, Submissions
+
+MOST_MADE_UP = 8
+"""Rounds whose missing reports a new process makes up for."""
 
 
 @dataclass
@@ -106,13 +110,28 @@ def finished(current: Round, run: RunState) -> Finished:
     )
 
 
-def last_committed(run: RunState, reader: ObjectReader) -> Finished | None:
-    """The round that made the head, from log and bucket. Blocking."""
-    node = run.head_node
-    if node.round is None or node.parent is None:
+def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) -> list[Finished]:
+    """The rounds of the head's lineage after the newest reported one, oldest first, from log and bucket. Blocking.
+
+    At most ``MOST_MADE_UP``, the newest: each takes a trial of every delta.
+    """
+    nodes = [node for node in run.lineage(run.head) if node.round is not None]
+    missing = [node for node in nodes if reported is None or (node.round is not None and node.round > reported)]
+    found = (_committed(run, reader, node) for node in missing[-MOST_MADE_UP:])
+    return [finished for finished in found if finished is not None]
+
+
+def _committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
+    """A committed round, with the log as if its revision were the head still; None when its plan can't be read."""
+    assert node.round is not None
+    assert node.parent is not None
+    try:
+        plan = read_plan(reader, run, node)
+    except Rejected as refusal:
+        logger.error("round {} has no report and can't get one: {}", node.round, refusal)
         return None
-    plan = read_plan(reader, run, node)
-    return Finished(run, node.round, node.parent, True, plan.members, node.plan_sha256)
+    then = replace(run, head=node.revision)
+    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256)
 
 
 def restore_submissions(
@@ -122,7 +141,9 @@ def restore_submissions(
     opened = run.open_round
     assert opened is not None
     found = []
-    for info in store.list(keys.round_prefix(run.run, opened.round)):
+    with only_facts():
+        listed = list(store.list(keys.round_prefix(run.run, opened.round)))
+    for info in listed:
         parts = keys.parse_key(run.run, info.key)
         if parts is None or parts.kind != "manifest":
             continue
@@ -141,7 +162,9 @@ def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Se
 
 def _read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
     try:
-        stored = decode_submission(store.get(key, max_bytes=MAX_MANIFEST_BYTES).body, run.run)
+        with only_facts():
+            body = store.get(key, max_bytes=MAX_MANIFEST_BYTES).body
+        stored = decode_submission(body, run.run)
     except (ObjectMissing, Rejected) as refusal:
         logger.warning("{} is no submission: {}", key, refusal)
         return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from loguru import logger
 
+from common.blocking import in_thread
 from common.errors import Rejected, Retryable, SetupError
 from common.keys import manifest_key
 from common.records import MAX_MANIFEST_BYTES, Manifest, decode_submission
@@ -97,8 +98,8 @@ class Scorer:
         if board.standing.reported_round is not None and finished.round <= board.standing.reported_round:
             return
         task = self._task(finished)
-        report, first_loss = await asyncio.to_thread(self._work, task)
-        key = await asyncio.to_thread(reports.write_report, board.store, report, board.signer)
+        report, first_loss = await in_thread(lambda: self._work(task))
+        key = await in_thread(lambda: reports.write_report(board.store, report, board.signer))
         for hotkey, books in task.books.items():
             board.members.settle(hotkey, books.account)
         board.standing.report = report
@@ -160,11 +161,8 @@ class Scorer:
     def _drops(self, finished: Finished, base: Memories) -> dict[tuple[ShardId, str], Drops]:
         board = self._board
         assert finished.plan_sha256 is not None
-        manifests = {}
-        for member in finished.members:
-            manifest = self._manifest(finished, member)
-            if manifest is not None:
-                manifests[member.shard, str(member.hotkey)] = manifest
+        found = {(m.shard, str(m.hotkey)): self._manifest(finished, m) for m in finished.members}
+        manifests = {place: manifest for place, manifest in found.items() if manifest is not None}
         trials = read_trials(
             finished.members,
             manifests,

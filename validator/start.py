@@ -8,10 +8,12 @@ or bucket that is away for the moment is waited for.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import random
 import secrets
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +22,9 @@ from typing import TypeVar
 import torch
 from loguru import logger
 
-from common.chain import commitment
+from common.blocking import in_thread
 from common.chain.commitment import RunLocation
+from common.chain.discovery import find_run
 from common.chain.port import ChainPort, Endpoint
 from common.chain.sdk import SdkChain, isolate_sdk
 from common.chain.wallets import open_wallet
@@ -30,12 +33,14 @@ from common.data.fetch import ensure_dataset
 from common.errors import OperatorError, Rejected, Retryable, SetupError
 from common.identity import KeypairSigner
 from common.logs import hide, setup_logging
+from common.model.device import choose_device
+from common.runlog.casput import Patience
 from common.runlog.reader import load_run
 from common.spec import RunSpec
 from common.store.config import StorageConfig
 from common.store.probe import probe_bucket
 from common.store.reader import StoreReader
-from common.store.retry import RetryPolicy
+from common.store.retry import NO_RETRIES, RetryPolicy
 from common.store.s3 import S3Store
 from common.timeouts import CHAIN_CALL_S
 from common.units import Hotkey, Revision
@@ -46,6 +51,10 @@ from validator.scoring.evaluate import Evaluator
 T = TypeVar("T")
 START_ATTEMPTS = 12
 PATIENCE = RetryPolicy(attempts=START_ATTEMPTS)
+LOG_PATIENCE = Patience(RetryPolicy(attempts=3))
+"""Of single calls; the driver holds and repeats beyond that, and says so."""
+STOP_S = 4.0
+"""Longest wait for the parts of a process that was told to stop; what hangs on the network then is left behind."""
 
 
 @dataclass(frozen=True)
@@ -75,47 +84,40 @@ async def run_validator(settings: Start) -> None:
     setup_logging("validator", settings.folder / "logs", settings.json_lines)
     hide(settings.storage.secret_key)
     torch.set_num_threads(settings.threads)
-    isolate_sdk(settings.folder / "validator" / "sdk")
+    own = settings.folder / "validator"
+    isolate_sdk(own / "sdk")
     stop = _stop_on_signals()
-    sock = bind(settings.host, settings.port)
-    chain = SdkChain(settings.chain_url, opened)
-    try:
-        validator = await _until(stop, _prepare(settings, KeypairSigner(opened.hotkey), chain))
-        if validator is not None:
-            published = Endpoint(settings.publish_ip, sock.getsockname()[1])
-            logger.info("validator {} serves on {}:{}", opened.hotkey_ss58, published.ip, published.port)
-            await _until(stop, serve(validator, chain, sock, published))
-    finally:
-        sock.close()
-        await chain.close()
+    with locked(own / f"{opened.hotkey_ss58}.lock"):
+        sock = bind(settings.host, settings.port)
+        chain = SdkChain(settings.chain_url, opened)
+        try:
+            validator = await until(stop, _prepare(settings, KeypairSigner(opened.hotkey), chain))
+            if validator is not None:
+                published = Endpoint(settings.publish_ip, sock.getsockname()[1])
+                logger.info("validator {} serves on {}:{}", opened.hotkey_ss58, published.ip, published.port)
+                await until(stop, serve(validator, chain, sock, published))
+        finally:
+            sock.close()
+            await chain.close()
     logger.info("stopped")
 
 
 async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> Validator:
     location = await patiently(lambda: find_run(chain, settings.netuid), "the chain")
     check_location(location, settings.storage)
-    store = S3Store(settings.storage)
-    await asyncio.to_thread(probe_bucket, store, secrets.token_hex(8))
+    await in_thread(lambda: probe_bucket(S3Store(settings.storage), secrets.token_hex(8)))
+    store = S3Store(settings.storage, policy=NO_RETRIES)  # who calls it repeats: two layers would multiply
     reader = StoreReader(store)
-    spec = await patiently(lambda: asyncio.to_thread(load_spec, reader, location), "the storage")
+    spec = await patiently(lambda: in_thread(lambda: load_spec(reader, location)), "the storage")
     check_spec(spec, settings.netuid, signer.hotkey)
     await patiently(lambda: check_seat(chain, settings.netuid, signer.hotkey), "the chain")
     dataset = await patiently(
-        lambda: asyncio.to_thread(ensure_dataset, reader, spec.data.dataset, settings.cache), "the storage"
+        lambda: in_thread(lambda: ensure_dataset(reader, spec.data.dataset, settings.cache)), "the storage"
     )
-    until = None if settings.until_revision is None else Revision(settings.until_revision)
+    last = None if settings.until_revision is None else Revision(settings.until_revision)
     evaluator = Evaluator(spec, dataset, choose_device(settings.device))
-    parts = Parts(spec, signer, store, chain, SystemClock(), evaluator, version("brigade"), until)
-    return await patiently(lambda: asyncio.to_thread(assemble, parts), "the storage")
-
-
-async def find_run(chain: ChainPort, netuid: int) -> RunLocation:
-    """The run that the subnet's owner committed; ``Retryable`` while there is none yet."""
-    owner = await chain.subnet_owner_hotkey(netuid)
-    fields = await chain.commitment(netuid, owner)
-    if not fields:
-        raise Retryable(f"the owner of subnet {netuid} ({owner}) has not committed a run: `brigade run create`")
-    return commitment.decode(fields)
+    parts = Parts(spec, signer, store, chain, SystemClock(), evaluator, version("brigade"), last, LOG_PATIENCE)
+    return await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
 
 
 def check_location(location: RunLocation, storage: StorageConfig) -> None:
@@ -147,17 +149,6 @@ async def check_seat(chain: ChainPort, netuid: int, hotkey: Hotkey) -> None:
         raise SetupError(f"hotkey {hotkey} has no seat on subnet {netuid}: register it first")
 
 
-def choose_device(name: str) -> str:
-    """The device that a setting names. OperatorError when this machine lacks it."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise OperatorError(f"--device {name}: PyTorch sees no GPU here; use cpu or auto")
-    if name != "cpu" and not name.startswith("cuda"):
-        raise OperatorError(f"--device {name!r}: choose auto, cpu, cuda or cuda:<number>")
-    return name
-
-
 async def patiently(action: Callable[[], Awaitable[T]], what: str) -> T:
     """Repeat over passing faults. SetupError when it does not get better, and for refusals at the start."""
     for failures in range(1, START_ATTEMPTS + 1):
@@ -173,6 +164,18 @@ async def patiently(action: Callable[[], Awaitable[T]], what: str) -> T:
     raise AssertionError("unreachable")
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file for this process. SetupError when another validator of the same hotkey runs from this folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SetupError(f"another validator with this hotkey runs from {path.parent.parent}; stop it") from None
+        yield
+
+
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -180,13 +183,13 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+async def until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
     """The result of ``work``, or None when we were told to stop before it was done."""
     task, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not task.done():
         task.cancel()
-        await asyncio.wait((task,), timeout=5.0)
+        await asyncio.wait((task,), timeout=STOP_S)
         return None
     return task.result()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
 from common.chain.commitment import RunLocation, encode
+from common.chain.discovery import find_run
 from common.chain.memory import MemoryWallet
 from common.data.dataset import Dataset
 from common.errors import OperatorError, Rejected, Retryable, SetupError
@@ -24,10 +26,10 @@ from validator.start import (
     check_location,
     check_seat,
     check_spec,
-    choose_device,
-    find_run,
     load_spec,
+    locked,
     patiently,
+    until,
 )
 
 STORAGE = StorageConfig("http://127.0.0.1:9000", "brigade", "key", "secret")
@@ -67,12 +69,6 @@ def test_a_bucket_that_is_not_the_runs_is_refused() -> None:
     check_location(LOCATION, STORAGE)
     with pytest.raises(OperatorError, match="lives in"):
         check_location(LOCATION, StorageConfig("http://127.0.0.1:9000", "another", "key", "secret"))
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    assert choose_device("cpu") == "cpu"
-    with pytest.raises(OperatorError, match="choose"):
-        choose_device("tpu")
 
 
 def test_the_run_is_found_by_the_owners_commitment_and_its_spec_by_hash(dataset: Dataset) -> None:
@@ -122,3 +118,37 @@ def test_the_server_speaks_http_on_the_socket_it_was_given_and_a_taken_port_is_s
         await asyncio.wait((serving,))
 
     asyncio.run(go())
+
+
+def test_one_hotkey_has_one_process_in_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "validator" / "key.lock"
+    with locked(path), pytest.raises(SetupError, match="another validator"), locked(path):
+        pass
+    with locked(path):
+        pass
+
+
+def test_a_validator_stops_while_the_storage_swallows_every_call(dataset: Dataset) -> None:
+    """No thread is waited for at the end: the call is still in the air when the event loop is gone."""
+    world = World(dataset)
+    swallowed, back = threading.Event(), threading.Event()
+    waited_out: list[bool] = []
+
+    def black_hole(operation: str, key: str) -> None:
+        swallowed.set()
+        waited_out.append(not back.wait(60.0))
+
+    async def go() -> None:
+        await world.begin(1)
+        validator = world.validator()
+        world.store.before = black_hole
+        stop = asyncio.Event()
+        running = asyncio.create_task(until(stop, validator.driver.run()))
+        while not swallowed.is_set():
+            await asyncio.sleep(0.01)
+        stop.set()
+        await running
+
+    asyncio.run(go())
+    assert waited_out == []
+    back.set()

@@ -222,7 +222,8 @@ class Miner:
         opened = state.open_round
         node = state.revisions[opened.base_revision]
         delta = np.float32(self.sign) * self._trained(state)
-        body = encode(delta, delta_params(self.world.spec.codec, node.revision))
+        params = delta_params(self.world.spec.codec, node.revision)
+        body = encode(delta, params)
         samples = STEPS * self.world.spec.inner.batch_size
         digest = sha256_hex(body)
         run = self.world.spec.run

@@ -20,6 +20,9 @@ UNSEEN_SHARE = 0.5
 FORGET_BELOW = 1e-4
 """An average below this share of the largest is dropped, when its miner is absent."""
 
+MOST_DROP_NATS = 100.0
+"""A drop counts up to this size: one delta that makes an infinite loss must not spoil a report's figures."""
+
 Seat = tuple[Hotkey, int]
 """A hotkey and the block of its registration: whom a score belongs to."""
 
@@ -139,7 +142,12 @@ def _explain(
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return sum(map(_bounded, values)) / len(values) if values else 0.0
+
+
+def _bounded(drop: float) -> float:
+    """A drop within its bounds; weights that make no finite loss are as bad as can be told."""
+    return max(-MOST_DROP_NATS, min(MOST_DROP_NATS, drop)) if math.isfinite(drop) else -MOST_DROP_NATS
 
 
 def _share(drop: float, usual: float) -> float:

@@ -1,11 +1,13 @@
 """Reports in the bucket: one signed object for each finished round, and the averages that go on from the newest one.
 
 Invariant: a report's key holds the hash of its bytes. When two reports of one round exist (written twice around a
-crash), the one whose key sorts first is taken by every reader.
+crash), the one whose key sorts first is taken by every reader, which is why there is only one: ``read_reports``. A
+report that vanished or can't be read is told and passed by; it never stops a start.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +17,15 @@ from common import keys
 from common.errors import Rejected
 from common.identity import Signer
 from common.reports import MAX_REPORT_BYTES, MemberReport, Report, decode_report, sign_report
-from common.spec import SCHEMA
-from common.store.port import ObjectStore
+from common.spec import SCHEMA, RunSpec
+from common.store.port import ObjectMissing, ObjectStore
 from common.units import Hotkey, Revision, RoundId, sha256_hex
 from validator.ledger import Account, Totals, restored
+from validator.outages import only_facts
 from validator.scoring.policy import Score, Seat
 
 MAX_WHY = 300
+LARGEST_FLOAT32 = 3.4e38
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,13 @@ def make_report(
 
 
 def write_report(store: ObjectStore, report: Report, signer: Signer) -> str:
-    """Put the report; its key."""
+    """Put the report; its key. Raises ``Rejected('not_finite')`` for figures that would poison every average after."""
+    if not _finite(report):
+        raise Rejected("not_finite", f"the report of round {report.round} has figures that are not finite; not written")
     body = sign_report(report, signer).encode()
     key = keys.report_key(report.run, report.signer, report.round, sha256_hex(body))
-    store.put(key, body)
+    with only_facts():
+        store.put(key, body)
     return key
 
 
@@ -81,19 +88,39 @@ class Found:
     """Held-out loss at revision 0, if the report of the first round is there."""
 
 
+def read_reports(store: ObjectStore, spec: RunSpec, validator: Hotkey) -> tuple[Report, ...]:
+    """All reports of one validator, one a round, by round. Blocking; ``Retryable`` when the store stays away."""
+    rounds = _keys_by_round(store, spec.run, validator)
+    found = (_first_readable(store, spec.run, rounds[round_id], validator) for round_id in sorted(rounds))
+    return tuple(report for report in found if report is not None)
+
+
 def find_reports(store: ObjectStore, run: str, validator: Hotkey) -> Found:
-    """The latest report of this validator, and what its earliest tells of revision 0."""
-    found: dict[int, str] = {}
-    for info in store.list(keys.reports_prefix(run, validator)):
-        parts = keys.parse_key(run, info.key)
-        if parts is not None and parts.round_id is not None:
-            found.setdefault(parts.round_id, info.key)
-    readable = (_read(store, run, found[round_id], validator) for round_id in sorted(found, reverse=True))
-    newest = next((report for report in readable if report is not None), None)
+    """The latest report of this validator, and what its earliest tells of revision 0; reads no more than it needs."""
+    rounds = _keys_by_round(store, run, validator)
+    found = (_first_readable(store, run, rounds[round_id], validator) for round_id in sorted(rounds, reverse=True))
+    newest = next((report for report in found if report is not None), None)
     if newest is None:
         return Found()
-    first = _read(store, run, found[min(found)], validator)
+    first = _first_readable(store, run, rounds[min(rounds)], validator)
     return Found(newest, first.heldout_loss_base if first and first.revision == int(first.committed) else None)
+
+
+def _keys_by_round(store: ObjectStore, run: str, validator: Hotkey) -> dict[int, list[str]]:
+    rounds: dict[int, list[str]] = {}
+    with only_facts():
+        listed = [info.key for info in store.list(keys.reports_prefix(run, validator))]
+    for key in listed:
+        parts = keys.parse_key(run, key)
+        if parts is not None and parts.round_id is not None:
+            rounds.setdefault(parts.round_id, []).append(key)
+    return rounds
+
+
+def _first_readable(store: ObjectStore, run: str, candidates: list[str], validator: Hotkey) -> Report | None:
+    """The report that counts for a round: the first, in the order of the keys, that is one."""
+    read = (_read(store, run, key, validator) for key in sorted(candidates))
+    return next((report for report in read if report is not None), None)
 
 
 def averages(report: Report | None) -> dict[Seat, float]:
@@ -113,13 +140,24 @@ def accounts(report: Report | None) -> dict[Hotkey, Account]:
 
 
 def _read(store: ObjectStore, run: str, key: str, validator: Hotkey) -> Report | None:
-    body = store.get(key, max_bytes=MAX_REPORT_BYTES).body
     try:
-        report, _ = decode_report(body, run)
-    except Rejected as refusal:
-        logger.warning("{} is not a report: {}; the one before it counts", key, refusal)
+        with only_facts():
+            body = store.get(key, max_bytes=MAX_REPORT_BYTES).body
+        report, record = decode_report(body, run)
+    except ObjectMissing:
+        logger.warning("{} was listed and is gone; another report counts", key)
         return None
-    return report if report.signer == validator else None
+    except Rejected as refusal:
+        logger.warning("{} is not a report: {}; another one counts", key, refusal)
+        return None
+    return report if record.signer == validator else None
+
+
+def _finite(report: Report) -> bool:
+    """Whether every figure of the report and of its members is a number."""
+    rows: tuple[Report | MemberReport, ...] = (report, *report.members)
+    values = (getattr(row, field.name) for row in rows for field in dataclasses.fields(row))
+    return all(abs(value) < LARGEST_FLOAT32 for value in values if isinstance(value, float))
 
 
 def _member(score: Score, books: Books) -> MemberReport:

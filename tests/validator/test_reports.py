@@ -1,0 +1,94 @@
+"""Reports in the bucket: one reader for everybody, and nothing in them that would spoil a start."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from common import keys
+from common.errors import Rejected, Retryable
+from common.reports import Report, sign_report
+from common.store.memory import MemoryStore
+from common.store.port import ObjectMissing
+from common.units import Revision, RoundId, sha256_hex
+from tests.support.specs import OWNER, VALIDATOR, tiny_spec
+from validator.scoring.policy import Drops, Work, score_round
+from validator.scoring.reports import find_reports, read_reports, write_report
+
+SPEC = tiny_spec()
+ME = VALIDATOR.hotkey
+
+
+def report(round_id: int, loss: float = 2.0) -> Report:
+    return Report(1, "demo", ME, RoundId(round_id), Revision(round_id + 1), True, 3.0, loss, ())
+
+
+def test_reports_come_by_round_and_of_two_the_one_whose_key_sorts_first() -> None:
+    store = MemoryStore()
+    written = {write_report(store, report(2, loss), VALIDATOR): loss for loss in (2.0, 2.5, 1.5)}
+    write_report(store, report(11), VALIDATOR)
+    found = read_reports(store, SPEC, ME)
+    assert [one.round for one in found] == [2, 11]
+    assert found[0].heldout_loss == written[min(written)]
+    newest = find_reports(store, "demo", ME).newest
+    assert newest is not None
+    assert newest.round == 11
+
+
+def test_bytes_that_are_no_report_give_way_to_the_next() -> None:
+    store = MemoryStore()
+    key = write_report(store, report(2), VALIDATOR)
+    store.put(keys.report_key("demo", ME, RoundId(2), sha256_hex(b"")[:0] + "0" * 64), b"garbage")
+    foreign = sign_report(dataclasses.replace(report(3), signer=OWNER.hotkey), OWNER).encode()
+    store.put(keys.report_key("demo", ME, RoundId(3), "1" * 64), foreign)
+    assert [one.round for one in read_reports(store, SPEC, ME)] == [2]
+    assert find_reports(store, "demo", ME).newest == read_reports(store, SPEC, ME)[0]
+    assert key
+
+
+def test_a_report_that_vanishes_after_the_listing_does_not_stop_the_start() -> None:
+    store = MemoryStore()
+    write_report(store, report(1), VALIDATOR)
+    gone = write_report(store, report(2), VALIDATOR)
+
+    def vanish(operation: str, key: str) -> None:
+        if operation == "get" and key == gone:
+            raise ObjectMissing(key)
+
+    store.before = vanish
+    newest = find_reports(store, "demo", ME).newest
+    assert newest is not None
+    assert newest.round == 1
+
+
+def test_a_storage_that_refuses_is_waited_for_and_its_reports_are_not_given_up() -> None:
+    store = MemoryStore()
+    write_report(store, report(1), VALIDATOR)
+
+    def refuse(operation: str, key: str) -> None:
+        raise Rejected("access_denied", "the keys are being changed")
+
+    store.before = refuse
+    with pytest.raises(Retryable):
+        find_reports(store, "demo", ME)
+    with pytest.raises(Retryable):
+        write_report(store, report(2), VALIDATOR)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e300])
+def test_figures_that_are_not_finite_are_never_written(loss: float) -> None:
+    store = MemoryStore()
+    with pytest.raises(Rejected, match="not_finite"):
+        write_report(store, report(1, loss), VALIDATOR)
+    assert list(store.list("")) == []
+
+
+def test_a_delta_with_an_infinite_loss_spoils_only_its_own_score() -> None:
+    bad = Work(OWNER.hotkey, 1, 1, "accepted", tokens=10, drops=Drops((math.nan, -math.inf), (math.inf,)))  # type: ignore[arg-type]
+    good = Work(ME, 2, 1, "accepted", tokens=10, drops=Drops((0.1,), (0.1,)))  # type: ignore[arg-type]
+    scores = score_round([bad, good], {}, True, 5)
+    assert all(math.isfinite(score.assigned_drop) and math.isfinite(score.unseen_drop) for score in scores)
+    assert scores[0].round_score == 0.0
+    assert scores[1].round_score == 10.0
