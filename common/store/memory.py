@@ -36,12 +36,12 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Grant:
-    """What a presigned URL allows: a put of one body, or (``sha256`` None) a read."""
+    """What a presigned URL allows: a put of one body."""
 
     key: str
     expires_at_s: float
-    size_bytes: int = 0
-    sha256: Sha256 | None = None
+    size_bytes: int
+    sha256: Sha256
 
 
 class MemoryStore:
@@ -127,9 +127,6 @@ class MemoryStore:
         url = self._grant(_Grant(check_key(key), self._now_s() + expires_s, size_bytes, sha256))
         return PresignedPut(url, {"content-length": str(size_bytes), "x-sha256": sha256})
 
-    def presign_get(self, key: str, *, expires_s: int) -> str:
-        return self._grant(_Grant(check_key(key), self._now_s() + expires_s))
-
     def allow_public_reads(self) -> None:
         self._enter("policy", "", is_key=False)
         self.public_reads = True
@@ -139,17 +136,13 @@ class MemoryStore:
     def redeem_put(self, url: str, headers: Mapping[str, str], body: bytes) -> str:
         """PUT ``body`` to a presigned URL: the new ETag, or the codes that ``transfer.upload`` raises."""
         grant = self._redeem(url)
-        if grant.sha256 is None or headers.get("x-sha256") != grant.sha256:
+        if headers.get("x-sha256") != grant.sha256:
             raise Rejected("url_refused", f"the URL for {grant.key} was not signed for this request")
         if len(body) != grant.size_bytes:
             raise Rejected("size_mismatch", f"{grant.key}: {len(body)} bytes, announced {grant.size_bytes}")
         if sha256_hex(body) != grant.sha256:
             raise Rejected("checksum_mismatch", f"{grant.key}: these are not the announced bytes")
         return self.put(grant.key, body)
-
-    def redeem_get(self, url: str, *, max_bytes: int) -> bytes:
-        """GET a presigned URL."""
-        return self.get(self._redeem(url).key, max_bytes=max_bytes).body
 
     # Inside.
 

@@ -83,11 +83,21 @@ class OutcomeUnknown(Retryable):
         self.key = key
 
 
+class AccessDenied(Retryable):
+    """The store refuses what we asked with our own keys: it is starting, its keys are being changed, or they lack a
+    right. It speaks of us and the store, never of the object or of who sent it."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"{said}: the storage is starting, or these keys lack a right (Get, Put, Delete, List)")
+
+
 class ObjectStore(Protocol):
     """One bucket, or one prefix in it, with write credentials.
 
-    Every method may raise ``Retryable`` (429, 5xx, timeouts, no connection), ``Rejected`` (``bad_key``,
-    ``access_denied`` and what each method names) and ``SetupError`` (wrong credentials, missing bucket, clock off).
+    Every method may raise ``Retryable`` (429, 5xx, timeouts, no connection; ``AccessDenied`` for a plain 403),
+    ``Rejected`` (``bad_key`` and what each method names) and ``SetupError`` (wrong credentials, missing bucket, clock
+    off). The rule: only ``Rejected`` can be held against whoever sent an object; whatever follows from our own keys
+    is never one.
     """
 
     def put(self, key: str, body: bytes, *, if_none_match: bool = False, if_match: str | None = None) -> str:
@@ -122,10 +132,6 @@ class ObjectStore(Protocol):
 
     def presign_put(self, key: str, *, size_bytes: int, sha256: Sha256, expires_s: int) -> PresignedPut:
         """A URL for one PUT of exactly ``size_bytes`` bytes with this SHA-256, valid for ``expires_s`` (≤ 7 days)."""
-        ...
-
-    def presign_get(self, key: str, *, expires_s: int) -> str:
-        """A URL that reads the object for ``expires_s`` (≤ 7 days); ranges and conditions may be added."""
         ...
 
     def allow_public_reads(self) -> None:

@@ -13,7 +13,7 @@ from loguru import logger
 
 from common.errors import Rejected, RemoteError, Retryable, SetupError
 from common.store.http import HttpClient
-from common.store.port import ObjectStore, PreconditionFailed, PresignedPut
+from common.store.port import AccessDenied, ObjectStore, PreconditionFailed, PresignedPut
 from common.store.s3 import S3Store
 from common.store.transfer import upload
 from common.units import sha256_hex
@@ -51,6 +51,8 @@ def probe(store: ObjectStore, token: str, *, send: Send, skew_s: Callable[[], fl
     folder = f"probe/{token}"
     try:
         return _run_checks(store, folder, send, skew_s)
+    except AccessDenied as fault:
+        raise SetupError(str(fault)) from fault
     except Retryable as fault:
         raise SetupError(f"the storage does not answer: {fault}. Is it running, and the endpoint right?") from fault
     except Rejected as refusal:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,21 +21,18 @@ from common.units import Sha256
 
 
 class HttpReader:
-    """Reads objects by GET from under a base URL, or from the URLs that ``url_for`` gives (a bucket that is not
-    public, where a validator presigns reads). Threads may share it."""
+    """Reads objects by GET from under a base URL. Threads may share it."""
 
     def __init__(
         self,
         base_url: str,
         *,
         http: HttpClient | None = None,
-        url_for: Callable[[str], str] | None = None,
         policy: RetryPolicy | None = None,
         sleep: Sleep = time.sleep,
         uniform: Uniform = random.random,
     ) -> None:
-        base = base_url.rstrip("/")
-        self._url_for = url_for or (lambda key: f"{base}/{key}")
+        self._base = base_url.rstrip("/")
         self._http = http or HttpClient()
         self._policy = policy or RetryPolicy()
         self._sleep = sleep
@@ -57,7 +53,7 @@ class HttpReader:
             return self._download(expected, _FileSink(file))
 
     def _download(self, expected: Expected, sink: Sink) -> int:
-        url = self._url_for(expected.key)
+        url = f"{self._base}/{expected.key}"
         return download(self._http, url, expected, sink, policy=self._policy, sleep=self._sleep, uniform=self._uniform)
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
-from common.store.port import ObjectMissing, OutcomeUnknown, PreconditionFailed
+from common.store.port import AccessDenied, ObjectMissing, OutcomeUnknown, PreconditionFailed
 
 MAX_REPLY_BYTES = 16 * 1024
 _FIELD = re.compile(rb"<(Code|Message)>([^<]{0,400})</")
@@ -65,6 +65,8 @@ def store_error(reply: ErrorReply, key: str, where: str, *, conditional: bool = 
         if conditional and reply.status != 429:
             return OutcomeUnknown(key, said)
         return Retryable(f"{said} for {key}", reply.retry_after_s)
+    if reply.status in (401, 403):
+        return AccessDenied(f"{said} for {key}")
     return _final_error(reply, key, said)
 
 
@@ -85,6 +87,4 @@ def _final_error(reply: ErrorReply, key: str, said: str) -> Rejected:
         return ObjectMissing(key)
     if reply.status == 416:
         return Rejected("bad_range", f"{key} ends before the range begins")
-    if reply.status == 403:
-        return Rejected("access_denied", f"{said} for {key}")
     return Rejected("refused", f"{said} for {key}")

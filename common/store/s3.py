@@ -103,16 +103,12 @@ class S3Store:
         return self._repeat(key, lambda: self._read(key, request, ranged, max_bytes))
 
     def head(self, key: str) -> ObjectInfo | None:
-        request = self._address(key)
         try:
-            return _info(key, self._repeat(key, lambda: self._client.head_object(**request)))
+            found = self._repeat(key, lambda: self._look(key))
         except ObjectMissing:
             return None
-        except Rejected as refusal:
-            if refusal.code != "access_denied":
-                raise
-            # A refused HEAD has no body to say why; a GET has one, and tells wrong credentials from a missing object.
-            return self._info_by_get(key)
+        # A refused HEAD has no body to say why; a GET has one, and tells wrong credentials from a lack of rights.
+        return found or self._info_by_get(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         bucket, page_keys = self.config.bucket, self._list_page_keys
@@ -135,9 +131,6 @@ class S3Store:
         request = self._address(key) | {"ContentLength": size_bytes, "ChecksumSHA256": checksum}
         url = self._presign("put_object", request, expires_s)
         return PresignedPut(url, {"content-length": str(size_bytes), "x-amz-checksum-sha256": checksum})
-
-    def presign_get(self, key: str, *, expires_s: int) -> str:
-        return self._presign("get_object", self._address(key), expires_s)
 
     def allow_public_reads(self) -> None:
         with self._policy_lock:
@@ -170,6 +163,15 @@ class S3Store:
                 self._raise(error, key)
 
         return with_retries(once, self._policy, sleep=self._sleep, uniform=self._uniform)
+
+    def _look(self, key: str) -> ObjectInfo | None:
+        """The object's facts by HEAD, or None when that is refused."""
+        try:
+            return _info(key, self._client.head_object(**self._address(key)))
+        except boto_errors.ClientError as error:
+            if _error_reply(error).status == 403:
+                return None
+            raise
 
     def _read(self, key: str, request: dict[str, Any], ranged: bool, max_bytes: int) -> Fetched:
         reply = self._client.get_object(**request)

@@ -36,7 +36,6 @@ def upload(
     http: HttpClient,
     subject: str = "the upload",
     on_progress: Progress = lambda sent_bytes: None,
-    expect_etag: str | None = None,
     policy: RetryPolicy | None = None,
     sleep: Sleep = time.sleep,
     uniform: Uniform = random.random,
@@ -54,7 +53,7 @@ def upload(
     announced["content-length"] = str(len(body))
 
     def once() -> str:
-        return _put_once(url, announced, memoryview(body), http, subject, on_progress, expect_etag)
+        return _put_once(url, announced, memoryview(body), http, subject, on_progress)
 
     return with_retries(once, policy or RetryPolicy(), sleep=sleep, uniform=uniform)
 
@@ -66,7 +65,6 @@ def _put_once(
     http: HttpClient,
     subject: str,
     on_progress: Progress,
-    expect_etag: str | None,
 ) -> str:
     blocks = _blocks(body, on_progress)
     reply = http.request("PUT", url, headers=headers, subject=subject, body=blocks)
@@ -74,7 +72,7 @@ def _put_once(
         server_s = _date_s(reply)
         raise upload_error(read_error(reply), url, server_s, subject)
     read_to_end(reply)
-    return _confirm(reply, headers, subject, expect_etag)
+    return _confirm(reply, headers, subject)
 
 
 def _plain_headers(headers: Mapping[str, str], subject: str) -> dict[str, str]:
@@ -85,14 +83,12 @@ def _plain_headers(headers: Mapping[str, str], subject: str) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _confirm(reply: urllib3.BaseHTTPResponse, headers: Mapping[str, str], subject: str, expect_etag: str | None) -> str:
+def _confirm(reply: urllib3.BaseHTTPResponse, headers: Mapping[str, str], subject: str) -> str:
     """The ETag of a 200 that fits what was sent."""
     etag = reply.headers.get("etag", "")
     stored = reply.headers.get(_CHECKSUM)
     if stored is not None and headers.get(_CHECKSUM, stored) != stored:
         raise Rejected("checksum_mismatch", f"{subject}: the store holds other bytes than were sent")
-    if expect_etag is not None and etag != expect_etag:
-        raise Rejected("checksum_mismatch", f"{subject}: the store answers ETag {etag}, expected {expect_etag}")
     return etag
 
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-import urllib3
 
 from common.clock import ManualClock
 from common.errors import Rejected
@@ -25,7 +24,6 @@ class Bench:
 
     store: ObjectStore
     send: Callable[[PresignedPut, bytes], str]
-    read: Callable[[str], bytes]
     presign_expired: Callable[[str, bytes], PresignedPut]
 
 
@@ -45,7 +43,6 @@ def memory_bench() -> Bench:
     return Bench(
         store,
         lambda put, body: store.redeem_put(put.url, put.headers, body),
-        lambda url: store.redeem_get(url, max_bytes=1 << 20),
         presign_expired,
     )
 
@@ -65,7 +62,6 @@ def bench(request: pytest.FixtureRequest, http: HttpClient) -> Iterator[Bench]:
     yield Bench(
         store,
         lambda put, body: upload(put.url, put.headers, body, http=http),
-        lambda url: urllib3.request("GET", url, retries=False).data,
         presign_expired,
     )
 
@@ -218,11 +214,6 @@ def test_a_presigned_url_is_for_one_key(bench: Bench) -> None:
         bench.send(elsewhere, b"mine")
     assert refusal.value.code == "url_refused"
     assert bench.store.head("up/yours") is None
-
-
-def test_a_presigned_read(bench: Bench) -> None:
-    bench.store.put("private", b"secret")
-    assert bench.read(bench.store.presign_get("private", expires_s=60)) == b"secret"
 
 
 def test_urls_and_their_headers_stay_out_of_repr(bench: Bench) -> None:

@@ -86,12 +86,6 @@ def test_wrong_bytes_and_sizes_are_refused(reader: HttpReader) -> None:
     assert fetch_code(reader, max_bytes=len(BODY) - 1) == "too_large"
 
 
-def test_an_object_that_cannot_be_public_is_read_by_presigned_urls(s3: S3Store) -> None:
-    s3.put("down", BODY)
-    reader = reader_of("", url_for=lambda key: s3.presign_get(key, expires_s=60))
-    assert reader.fetch("down", max_bytes=len(BODY), sha256=HASH) == BODY
-
-
 def ranged(body: Callable[[], bytes], etag: Callable[[], str | None], cut: int) -> Callable[[Request], Reply]:
     """A server that sends at most ``cut`` bytes of what it announces."""
 

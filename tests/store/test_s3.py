@@ -12,7 +12,7 @@ import urllib3
 
 from common.errors import OperatorError, Rejected, Retryable, SetupError
 from common.store.config import StorageConfig
-from common.store.port import OutcomeUnknown, PreconditionFailed
+from common.store.port import AccessDenied, OutcomeUnknown, PreconditionFailed
 from common.store.s3 import S3Store
 from common.units import sha256_hex
 from tests.support.faultproxy import FaultProxy
@@ -42,6 +42,24 @@ def test_wrong_secret_and_unknown_key_end_in_one_line(config: StorageConfig) -> 
             with pytest.raises(SetupError, match="check the access key and the secret key") as failure:
                 use()
             assert "\n" not in str(failure.value)
+
+
+def test_a_refusal_of_our_own_keys_is_never_held_against_an_object(config: StorageConfig) -> None:
+    """A server that starts, or whose keys are changed, answers so; a HEAD's answer has no words."""
+    def refuse(request: Request) -> Reply:
+        return answer(403, "" if request.method == "HEAD" else "AccessDenied")(request)
+
+    with ScriptedServer(refuse) as bad:
+        store = quick_store(replace(config, endpoint=bad.url("")))
+        for use in (
+            lambda: store.put("x", b"x"),
+            lambda: store.put("x", b"x", if_none_match=True),
+            lambda: store.get("x", max_bytes=1),
+            lambda: store.head("x"),
+            lambda: list(store.list("")),
+        ):
+            with pytest.raises(AccessDenied, match="these keys lack a right"):
+                use()
 
 
 def test_a_missing_bucket_ends_in_one_line_and_is_not_created(config: StorageConfig) -> None:
@@ -239,4 +257,4 @@ def test_a_configuration_that_cannot_work_is_refused(config: StorageConfig, chan
 
 def test_a_presigned_url_has_a_bounded_life(s3: S3Store) -> None:
     with pytest.raises(ValueError, match="presigned"):
-        s3.presign_get("x", expires_s=8 * 24 * 3600)
+        s3.presign_put("x", size_bytes=1, sha256=sha256_hex(b"x"), expires_s=8 * 24 * 3600)
