@@ -27,10 +27,6 @@ def spec_key(run: str) -> str:
     return f"runs/{run}/spec.json"
 
 
-def log_prefix(run: str) -> str:
-    return f"runs/{run}/log/"
-
-
 def log_key(run: str, seq: int) -> str:
     return f"runs/{run}/log/{seq:0{LOG_DIGITS}d}.json"
 

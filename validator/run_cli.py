@@ -13,7 +13,7 @@ import typer
 from common import timeouts
 from common.errors import OperatorError, Retryable
 from common.model.export import export_hf
-from common.runlog.materialise import materialise
+from common.runlog.materialise import materialise, materialise_newest
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
 from common.runlog.story import HEADING, as_json, tell
@@ -134,7 +134,7 @@ def export(
     secret_key: SecretKey = None,
     spec_sha256: SpecHash = None,
     revision: Annotated[
-        int | None, typer.Option(envvar="BRIGADE_REVISION", min=0, help="Which revision; by default the head.")
+        int | None, typer.Option(envvar="BRIGADE_REVISION", min=0, help="By default the newest that is whole.")
     ] = None,
 ) -> None:
     """Write a revision as a folder that `transformers` loads as a Llama model."""
@@ -153,17 +153,20 @@ def tell_new(
 
 
 def export_revision(place: Place, out: Path, revision: int | None) -> None:
-    """Materialise and write. Raises OperatorError for a revision that the log does not know."""
+    """Materialise and write: the revision asked for, or the newest one whose objects are all there.
+
+    Raises OperatorError for a revision that the log does not know.
+    """
     spec = place.spec()
     state = LogReader(place.reader, spec).catch_up()
-    wanted = state.head if revision is None else Revision(revision)
-    if wanted not in state.revisions:
-        raise OperatorError(f"--revision {wanted}: the run has revisions 0 to {state.next_revision - 1}")
-    built = materialise(place.reader, state, wanted)
+    if revision is not None and revision not in state.revisions:
+        raise OperatorError(f"--revision {revision}: the run has revisions 0 to {state.next_revision - 1}")
+    wanted = None if revision is None else Revision(revision)
+    built = materialise_newest(place.reader, state) if wanted is None else materialise(place.reader, state, wanted)
     for note in built.notes:
         typer.echo(note, err=True)
     export_hf(spec.model, [shard.weights for shard in built.shards], out)
-    typer.echo(f"revision {wanted} ({state.revisions[wanted].sha256}) is in {out}")
+    typer.echo(f"revision {built.revision} ({state.revisions[built.revision].sha256}) is in {out}")
 
 
 def summary(report: VerifyReport) -> list[str]:

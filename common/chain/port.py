@@ -64,10 +64,6 @@ class Metagraph:
         """The seat of ``hotkey``, or None when it isn't registered."""
         return self._by_hotkey.get(hotkey)
 
-    def by_uid(self, uid: Uid) -> Neuron | None:
-        """The seat with this number, or None."""
-        return self.neurons[uid] if 0 <= uid < len(self.neurons) else None
-
 
 @dataclass(frozen=True)
 class Hyperparameters:

@@ -51,11 +51,6 @@ def partition_chunks(count: int, num_partitions: int) -> list[tuple[int, int]]:
     return [(p * chunks // num_partitions, (p + 1) * chunks // num_partitions) for p in range(num_partitions)]
 
 
-def partition_values(count: int, num_partitions: int) -> list[tuple[int, int]]:
-    """Value ranges [start, end) of the partitions."""
-    return [(min(a * CHUNK, count), min(b * CHUNK, count)) for a, b in partition_chunks(count, num_partitions)]
-
-
 def partition_ranges(count: int, params: CodecParams, num_partitions: int) -> list[tuple[int, int]]:
     """Byte ranges [start, end) of the partitions in an encoded vector: whole records, the header left out."""
     end, size = encoded_size(count, params), record_bytes(params)
@@ -111,17 +106,6 @@ def check(data: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
     if expect.kind == "topk" and expect.magnitude_bits == 8 and not is_based(_codes(data, expect), scale):
         raise Rejected("non_canonical", f"the scale {scale} is not the one that the magnitudes call for")
     return scale
-
-
-def decode_partition(
-    header: bytes, body: bytes | memoryview, *, expect: CodecParams, count: int, chunks: tuple[int, int]
-) -> F32:
-    """Values of the chunks [start, end) from the object's header and just their bytes; raises ``Rejected``."""
-    scale = read_header(header, expect=expect, count=count)
-    size = encoded_size(min(chunks[1] * CHUNK, count) - min(chunks[0] * CHUNK, count), expect) - HEADER_BYTES
-    if len(body) != size:
-        raise Rejected("wrong_size", f"{len(body)} bytes; chunks {chunks[0]} to {chunks[1]} take {size}")
-    return _decode_body(body, expect, count, chunks[0], scale)
 
 
 def read_header(header: bytes | memoryview, *, expect: CodecParams, count: int) -> int:

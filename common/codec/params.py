@@ -50,11 +50,6 @@ class CodecParams:
         if self.kind == "bf16" and (self.density, self.magnitude_bits) != (CHUNK, 16):
             raise ValueError(f"bf16 sends all {CHUNK} values in 16 bits; leave density and magnitude_bits out")
 
-    @property
-    def magnitude_bytes(self) -> int:
-        """Bytes of one of the two magnitudes of a ``topk`` record."""
-        return self.magnitude_bits // 8
-
 
 def chunk_count(count: int) -> int:
     """Chunks of a vector of ``count`` values; the last one may be partly filled."""

@@ -5,9 +5,8 @@ changes only when a plan says what was merged::
 
     named      residual ← target − sent       (whatever weight the merge gave it)
     not named  residual ← target              (nothing is lost), capped in norm after a rejection
-    pending    residual ← target − sent, and ``sent`` is set aside until a later plan accepts or rejects it
 
-Accounting invariant: residual + sent (or pending, or dropped) = target, to the rounding of one float32 operation a
+Accounting invariant: residual + sent (or dropped) = target, to the rounding of one float32 operation a
 coordinate. What a cap drops is returned as a number, never lost in silence.
 """
 
@@ -19,17 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.codec.params import F32
-from common.units import Sha256
 
 _BLOCK = 1 << 16
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A delivered delta that missed its plan: out of the residual and of the next delta until it is settled."""
-
-    delta: Sha256
-    sent: F32
 
 
 @dataclass(frozen=True)
@@ -37,11 +27,10 @@ class Feedback:
     """A miner's memory of one shard between rounds."""
 
     residual: F32
-    pending: Pending | None = None
 
     @classmethod
     def empty(cls, count: int) -> Feedback:
-        """At the start, and after a rollback (which voids pendings too)."""
+        """At the start, and after a rollback."""
         return cls(np.zeros(count, dtype=np.float32))
 
 
@@ -76,26 +65,6 @@ def rejected(feedback: Feedback, wanted: F32, cap_norm: float) -> Settled:
     """The plan rejected the delta. It is kept up to ``cap_norm``, lest what is refused grow without bound."""
     kept, dropped = _capped(wanted, cap_norm)
     return _settled(replace(feedback, residual=kept), "the delta was rejected", dropped)
-
-
-def missed(feedback: Feedback, wanted: F32, sent: F32, delta: Sha256) -> Settled:
-    """``sent`` was delivered but came too late for its plan. Raises ``ValueError`` if another one is pending still."""
-    if feedback.pending is not None:
-        raise ValueError(f"{feedback.pending.delta} is pending; settle it before {delta}")
-    return _settled(Feedback(wanted - sent, Pending(delta, sent)), "the delta waits for the next plan")
-
-
-def pending_accepted(feedback: Feedback) -> Settled:
-    """A later plan accepted the pending delta: its mass is merged and forgotten here."""
-    return _settled(Feedback(feedback.residual), "the late delta was merged")
-
-
-def pending_rejected(feedback: Feedback, cap_norm: float) -> Settled:
-    """A later plan refused the pending delta: its mass returns to the residual, up to ``cap_norm`` in all."""
-    if feedback.pending is None:
-        raise ValueError("no delta is pending")
-    kept, dropped = _capped(feedback.residual + feedback.pending.sent, cap_norm)
-    return _settled(Feedback(kept), "the late delta was rejected", dropped)
 
 
 def norm(values: F32) -> float:

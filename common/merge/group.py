@@ -7,7 +7,6 @@ machines, which does no harm because what the gates decide is fixed as exact bit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,13 +85,3 @@ class GroupStatsBuilder:
         # Sums of ones below 2^24 are exact in float32, which is twice as fast.
         present = (wide != 0).astype(np.float32)
         self._shared += (present @ present.T).astype(np.int64)
-
-
-def group_stats(deltas: Sequence[F32]) -> GroupStats:
-    """The facts on whole deltas of one length."""
-    builder = GroupStatsBuilder(len(deltas))
-    count = len(deltas[0]) if deltas else 0
-    step = max(1, _BLOCK_ELEMENTS // max(1, len(deltas)))
-    for start in range(0, count, step):
-        builder.add(np.stack([delta[start : start + step] for delta in deltas]))
-    return builder.finish()

@@ -50,17 +50,6 @@ class MeanAccumulator:
         return out
 
 
-def weighted_mean(members: Iterable[tuple[float, F32]], divisor: float) -> F32:
-    """The mean of ``(scale, values)`` pairs in their order; at least one. Raises ``ValueError``."""
-    accumulator: MeanAccumulator | None = None
-    for scale, values in members:
-        accumulator = accumulator or MeanAccumulator(len(values))
-        accumulator.add(scale, values)
-    if accumulator is None:
-        raise ValueError("a mean needs at least one member; a round without any must abort")
-    return accumulator.finish(divisor)
-
-
 def divisor_of(weights: Iterable[float]) -> float:
     """The sum in float64, in the members' order, of the weights of all accepted members (each a float32)."""
     total = 0.0

@@ -114,7 +114,7 @@ def _effect(state: RunState, entry: Entry) -> RunState:
         leadership = Leadership(entry.term, entry.signer, data.instance, entry.seq)
         return replace(state, leaders=(*state.leaders, leadership))
     if isinstance(data, RoundOpened):
-        opened = OpenRound(data.round, data.base_revision, entry.seq, entry.at_ms)
+        opened = OpenRound(data.round, data.base_revision, entry.at_ms)
         return replace(state, open_round=opened, next_round=RoundId(data.round + 1))
     if isinstance(data, RoundFrozen):
         assert state.open_round is not None

@@ -45,7 +45,6 @@ class OpenRound:
 
     round: RoundId
     base_revision: Revision
-    opened_seq: int
     opened_ms: int
     """The leader's wall clock, for people."""
     plan: RoundFrozen | None = None

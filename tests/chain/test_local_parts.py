@@ -61,7 +61,6 @@ def test_old_versions_are_read_at_their_block() -> None:
     assert storage.keys_at(b"", b"", 10, 6) == [b"k", b"l"]
     assert storage.keys_at(b"", b"k", 10, 6) == [b"l"]
     assert storage.keys_at(b"", b"", 10, 7) == [b"l"]
-    assert storage.newest() == {b"l": b"c"}
 
 
 def test_an_overlay_is_dropped_or_merged() -> None:

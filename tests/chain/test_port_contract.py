@@ -19,8 +19,7 @@ async def test_a_new_subnet_has_its_owner_on_uid_0(bench: Bench) -> None:
     graph = await bench.port().metagraph(netuid)
     assert [(n.uid, n.hotkey, n.coldkey) for n in graph.neurons] == [(0, owner.hotkey_ss58, owner.coldkey_ss58)]
     assert await bench.port().subnet_owner_hotkey(netuid) == owner.hotkey_ss58
-    assert graph.by_hotkey(owner.hotkey_ss58) is graph.by_uid(Uid(0))
-    assert graph.by_uid(Uid(7)) is None
+    assert graph.by_hotkey(owner.hotkey_ss58) is graph.neurons[0]
 
 
 @async_test

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.codec.container import HEADER_BYTES, decode, decode_partition, encode, encoded_size
+from common.codec.container import HEADER_BYTES, decode, encode, encoded_size
 from common.codec.params import CHUNK, F32, CodecParams
 from common.errors import Rejected
 from tests.codec.strategies import params, vector, vectors
@@ -144,11 +144,3 @@ def test_zeros_and_the_positions_behind_the_end_cannot_hide_bytes() -> None:
     behind = np.zeros(4096, dtype=np.float32)
     behind[66:130] = 1
     assert edited(SPARSE16, np.ones(65, dtype=np.float32), BODY, encode(behind, SPARSE16)[BODY:]) == "bad_indices"
-
-
-def test_partition_of_the_wrong_length_is_refused() -> None:
-    data = encode(VALUES, SPARSE16)
-    with pytest.raises(Rejected, match="wrong_size"):
-        decode_partition(data[:BODY], data[BODY:-1], expect=SPARSE16, count=len(VALUES), chunks=(0, 2))
-    with pytest.raises(Rejected, match="wrong_size"):
-        decode_partition(data[:9], data[BODY:], expect=SPARSE16, count=len(VALUES), chunks=(0, 2))

@@ -14,8 +14,9 @@ from numpy._core._multiarray_umath import __cpu_features__
 
 from common.codec.container import decode, encode
 from common.codec.params import F32, CodecParams
-from common.merge.mean import divisor_of, member_scale, weighted_mean
+from common.merge.mean import divisor_of, member_scale
 from common.merge.outer import compress_update, outer_step
+from tests.merge.means import weighted_mean
 
 COUNT = 70 * 4096 + 1234
 CODECS = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,11 +10,9 @@ from hypothesis import strategies as st
 from common.codec.container import decode, encode
 from common.codec.params import F32, CodecParams
 from common.merge import feedback as fb
-from common.units import sha256_hex
 
 COUNT = 9000
 CODEC = CodecParams("topk", 64, 8)
-ID = sha256_hex(b"delta")
 ZERO = np.zeros(COUNT, dtype=np.float32)
 
 
@@ -47,33 +43,18 @@ def test_an_earlier_drip_that_was_named_is_what_counts() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from(("named", "not_named", "missed", "accepted", "refused")), max_size=25))
-def test_mass_is_conserved_over_any_history(history: list[str]) -> None:
-    """What was wanted = what was merged + residual + pending, up to float32 rounding, whatever the plans said."""
+@given(st.lists(st.booleans(), max_size=25))
+def test_mass_is_conserved_over_any_history(history: list[bool]) -> None:
+    """What was wanted = what was merged + residual, up to float32 rounding, whether a plan named it or not."""
     memory = fb.Feedback.empty(COUNT)
     wanted_in_all, merged = np.zeros(COUNT), np.zeros(COUNT)
-    for step, event in enumerate(history):
-        if event == "accepted" and memory.pending:
-            merged += memory.pending.sent
-            memory = fb.pending_accepted(memory).feedback
-        elif event == "refused" and memory.pending:
-            memory = fb.pending_rejected(memory, float("inf")).feedback
-        elif event in ("named", "not_named", "missed"):
-            wanted_in_all += normal(step)
-            wanted = fb.target(memory, normal(step), ZERO, 1.0)
-            sent = through_codec(wanted)
-            if event == "named":
-                merged += sent
-            take: Callable[[], fb.Settled] = {
-                "named": lambda w=wanted, s=sent, m=memory: fb.named(m, w, s),
-                "not_named": lambda w=wanted, m=memory: fb.not_named(m, w),
-                "missed": lambda w=wanted, s=sent, m=memory: (
-                    fb.not_named(m, w) if m.pending else fb.missed(m, w, s, ID)
-                ),
-            }[event]
-            memory = take().feedback
-    held = memory.residual.astype(np.float64) + (memory.pending.sent if memory.pending else 0)
-    assert np.abs(wanted_in_all - merged - held).max() < 1e-4
+    for step, was_named in enumerate(history):
+        wanted_in_all += normal(step)
+        wanted = fb.target(memory, normal(step), ZERO, 1.0)
+        sent = through_codec(wanted)
+        merged += sent if was_named else ZERO
+        memory = (fb.named(memory, wanted, sent) if was_named else fb.not_named(memory, wanted)).feedback
+    assert np.abs(wanted_in_all - merged - memory.residual).max() < 1e-4
 
 
 def test_the_cap_after_a_rejection_says_what_it_dropped() -> None:
@@ -84,15 +65,3 @@ def test_the_cap_after_a_rejection_says_what_it_dropped() -> None:
     within = fb.rejected(fb.Feedback(ZERO), normal(1), 1e9)
     assert within.feedback.residual.tobytes() == normal(1).tobytes()
     assert within.dropped_norm == 0
-
-
-def test_pending_mass_is_not_sent_again_before_it_is_settled() -> None:
-    sent = through_codec(normal(1))
-    waiting = fb.missed(fb.Feedback(ZERO), normal(1), sent, ID).feedback
-    again = fb.target(waiting, ZERO, ZERO, 1.0)
-    assert not (again[sent != 0] == normal(1)[sent != 0]).any()
-    assert fb.pending_rejected(waiting, 1e9).feedback.residual == pytest.approx(normal(1), abs=1e-6)
-    with pytest.raises(ValueError, match="settle it before"):
-        fb.missed(waiting, normal(2), sent, ID)
-    with pytest.raises(ValueError, match="no delta is pending"):
-        fb.pending_rejected(fb.Feedback(ZERO), 1.0)

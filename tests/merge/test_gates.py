@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from common.codec.container import decode, encode
 from common.codec.params import F32, CodecParams
 from common.merge.gates import Accepted, Candidate, Decision, RejectedDelta, check_delta, decide
-from common.merge.group import group_stats
+from common.merge.group import GroupStats, GroupStatsBuilder
 from common.spec import GateSpec
 from common.units import Coldkey, Hotkey, Revision
 
@@ -44,6 +45,14 @@ def through(values: np.ndarray, density: int = 64) -> F32:
 def candidates(count: int, coldkeys: list[str] | None = None) -> list[Candidate]:
     names = coldkeys or [f"cold{i}" for i in range(count)]
     return [Candidate(Hotkey(f"hot{i}"), Coldkey(names[i]), BASE, 1000, i) for i in range(count)]
+
+
+def group_stats(deltas: Sequence[F32]) -> GroupStats:
+    """The facts on whole deltas of one length."""
+    builder = GroupStatsBuilder(len(deltas))
+    if deltas:
+        builder.add(np.stack(deltas))
+    return builder.finish()
 
 
 def judge(deltas: list[F32], who: list[Candidate] | None = None, **options: float) -> tuple[Decision, ...]:

@@ -38,7 +38,7 @@ def world() -> World:
 @lru_cache(maxsize=1)
 def slots() -> list[bytes]:
     w = world()
-    found = w.store.list(keys.log_prefix("tiny"))
+    found = w.store.list("runs/tiny/log/")
     return [w.store.get(info.key, max_bytes=1 << 20).body for info in found]
 
 

@@ -42,7 +42,7 @@ def begun(store: ObjectStore) -> RunState:
 
 
 def slots(store: MemoryStore) -> list[bytes]:
-    return [store.get(info.key, max_bytes=1 << 20).body for info in store.list(keys.log_prefix(SPEC.run))]
+    return [store.get(info.key, max_bytes=1 << 20).body for info in store.list(f"{keys.run_prefix(SPEC.run)}log/")]
 
 
 def test_a_second_genesis_is_refused() -> None:

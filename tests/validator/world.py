@@ -148,7 +148,7 @@ class World:
 
     def slots(self) -> list[bytes]:
         """Every slot of the log."""
-        infos = self.store.list(keys.log_prefix(self.spec.run))
+        infos = self.store.list(f"{keys.run_prefix(self.spec.run)}log/")
         return [self.store.get(info.key, max_bytes=1 << 20).body for info in infos]
 
 

@@ -63,10 +63,6 @@ class Storage:
             while len(versions) > 1 and versions[1][0] <= block - HORIZON_BLOCKS:
                 del versions[0]
 
-    def newest(self) -> dict[bytes, bytes]:
-        """The whole state at the head."""
-        return {key: versions[-1][1] for key, versions in self._versions.items() if versions[-1][1] is not None}
-
 
 class View:
     """The state at one block, read only."""
