@@ -55,6 +55,8 @@ class MemberReport:
     """Average over rounds: what weights on chain are made of."""
     why: str
     """The figures in one sentence."""
+    proven_tokens_per_s: float = 0.0
+    """Rate that its merged work has shown on the validator's clock, and that bounds its next claims; 0 before."""
 
 
 @dataclass(frozen=True)

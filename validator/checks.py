@@ -15,7 +15,7 @@ from common.codec.container import decode, encoded_size, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
 from common.records import Manifest
-from common.spec import RunSpec
+from common.spec import MAX_STEPS, RunSpec
 from common.store.port import ObjectMissing, ObjectStore
 from validator.outages import only_facts
 
@@ -37,8 +37,8 @@ def check_claims(spec: RunSpec, manifest: Manifest, count: int) -> Finding:
     size = encoded_size(count, delta_params(spec.codec, manifest.base_revision))
     if manifest.delta.size_bytes != size:
         return Finding("wrong_size", f"{manifest.delta.size_bytes} bytes announced; a delta of this round has {size}")
-    if manifest.tokens < 1 or manifest.steps < 1:
-        return Finding("bad_manifest", "a submission brings at least one step and one token")
+    if manifest.tokens < 1 or not 1 <= manifest.steps <= MAX_STEPS:
+        return Finding("bad_manifest", f"a submission brings at least one token, in 1 to {MAX_STEPS} steps")
     samples = manifest.steps * spec.inner.batch_size
     if manifest.sample_count > samples or manifest.tokens > manifest.sample_count * spec.data.seq_len:
         return Finding("bad_manifest", f"{manifest.tokens} tokens of {manifest.sample_count} samples do not fit "

@@ -26,7 +26,8 @@ from common.units import Hotkey, Revision
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
 from validator.round import core
-from validator.round.facts import Action, Decision, RoundPolicy
+from validator.round.facts import Action, Decision, Phase, RoundPolicy
+from validator.round.tokens import proven_rates
 from validator.rounds import begin, facts_of, finished, known_seats, restore_submissions, unreported
 from validator.scorer import Scorer
 
@@ -56,7 +57,7 @@ class Driver:
 
     async def run(self) -> None:
         """Step for ever."""
-        keeping = asyncio.create_task(self._keep_lease(), name="lease")
+        keeping = asyncio.create_task(self.keep_lease(LEASE_RENEW_S / 2), name="lease")
         try:
             while True:
                 await asyncio.sleep(await self.step())
@@ -119,7 +120,7 @@ class Driver:
         run, now_s = board.journal.state, board.now_s()
         expected = self._expected()
         if run.open_round is not None:
-            current = begin(run, now_s, self._policy)
+            current = begin(run, now_s, self._policy, watched=False)
             seats = known_seats(board.membership, self._all_hotkeys())
             for submission in await in_thread(lambda: restore_submissions(board.store, run, seats, now_s)):
                 current.submissions.add(submission)
@@ -149,7 +150,8 @@ class Driver:
     async def _open(self) -> float:
         board = self._board
         run = board.journal.state
-        if run.open_round is None:
+        found = run.open_round is not None
+        if not found:
             if self._until is not None and run.head >= self._until:
                 self._say(f"revision {run.head} is reached: nothing more to do")
                 await board.leadership.renew()
@@ -158,7 +160,7 @@ class Driver:
             reason = f"round {run.next_round} on revision {run.head}"
             run = await self._append(RoundOpened(run.next_round, run.head), reason)
         board.membership.new_round()
-        board.round = begin(run, board.now_s(), self._policy)
+        board.round = begin(run, board.now_s(), self._policy, watched=not found)
         return 0.0
 
     async def _advance(self) -> float:
@@ -200,16 +202,18 @@ class Driver:
             await self._append(RoundAborted(round_id, base, decision.state.code), f"round {round_id} aborted: {why}")
         elif decision.action is Action.END:
             self._effects.keep_head(current)
+            if current.judgement is not None and current.state.phase is Phase.COMMITTED:
+                board.members.prove(proven_rates(current.judgement.watched, board.members.proven()))
             self._scorer.add(finished(current, board.journal.state))
             board.round = None
 
     async def _append(self, data: EntryData, reason: str) -> RunState:
         return await self._board.journal.append(data, reason, self._board.leadership.term)
 
-    async def _keep_lease(self) -> None:
+    async def keep_lease(self, every_s: float) -> None:
         """Renew beside long effects, so that a slow merge costs no lease."""
         while True:
-            await asyncio.sleep(LEASE_RENEW_S / 2)
+            await asyncio.sleep(every_s)
             try:
                 await self._board.leadership.renew()
             except BrigadeError as fault:

@@ -17,7 +17,7 @@ from validator.board import Board
 from validator.gating import Entrant, judge
 from validator.heads import Heads, Memories
 from validator.intake import Intake
-from validator.rounds import Round
+from validator.rounds import Round, terms_of
 from validator.scorer import Scorer
 from validator.submissions import Submission
 
@@ -38,8 +38,9 @@ class Effects:
         for submission in current.submissions.unfinished():
             await self._intake.check(current, submission, last_call=True)
         entrants = [self._entrant(current, submission) for submission in current.submissions.for_plan()]
+        terms = terms_of(board.spec, board.members, len({entrant.hotkey for entrant in entrants}))
         current.judgement = await in_thread(
-            lambda: judge(board.spec, current.state.base_revision, entrants, board.counts(), self._read)
+            lambda: judge(board.spec, current.state.base_revision, entrants, board.counts(), self._read, terms)
         )
 
     async def reduce(self, current: Round) -> None:
@@ -58,9 +59,9 @@ class Effects:
             self._heads.keep(run.head, merged.memories)
 
     def _entrant(self, current: Round, submission: Submission) -> Entrant:
-        manifest = submission.manifest
-        seen = self._board.members.seen(manifest.signer, current.state.round, submission.received_s)
-        return Entrant(submission, seen)
+        members, hotkey = self._board.members, submission.manifest.signer
+        seen = current.seen(members, hotkey, submission.received_s)
+        return Entrant(submission, seen, members.proven().get(hotkey))
 
     def _read(self, submission: Submission) -> bytes:
         manifest = submission.manifest

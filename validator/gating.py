@@ -19,9 +19,9 @@ from common.merge.gates import Accepted, Candidate, Decision, decide
 from common.merge.group import GroupStats, GroupStatsBuilder
 from common.runlog.entries import PlanMember
 from common.spec import RunSpec
-from common.units import Revision, ShardId
+from common.units import Hotkey, Revision, ShardId
 from validator.round.facts import Verdict
-from validator.round.tokens import Seen, validated_tokens
+from validator.round.tokens import Seen, Terms, validated_tokens
 from validator.submissions import Submission
 
 ReadDelta = Callable[[Submission], bytes]
@@ -33,7 +33,12 @@ class Entrant:
     """A submission and what was seen of its sender's work."""
 
     submission: Submission
-    seen: Seen | None
+    seen: Seen
+    proven_rate: float | None
+
+    @property
+    def hotkey(self) -> Hotkey:
+        return self.submission.manifest.signer
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Judgement:
 
     members: tuple[PlanMember, ...]
     verdict: Verdict
+    watched: Mapping[Hotkey, tuple[int, float]]
+    """Validated tokens and seconds of the accepted ones whose work was watched: what a rate is proven by."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,12 @@ class _Runner:
 
 
 def judge(
-    spec: RunSpec, base: Revision, entrants: Sequence[Entrant], counts: Mapping[ShardId, int], read: ReadDelta
+    spec: RunSpec,
+    base: Revision,
+    entrants: Sequence[Entrant],
+    counts: Mapping[ShardId, int],
+    read: ReadDelta,
+    terms: Terms,
 ) -> Judgement:
     """Judge all entrants of a round on ``base``; ``counts`` gives each shard's number of values.
 
@@ -64,9 +76,18 @@ def judge(
     members: list[PlanMember] = []
     for shard in sorted({entrant.submission.manifest.shard for entrant in entrants}):
         own = [entrant for entrant in entrants if entrant.submission.manifest.shard == shard]
-        members += _judge_shard(spec, base, own, counts[shard], read)
+        members += _judge_shard(spec, base, own, counts[shard], read, terms)
     members.sort(key=lambda member: (member.shard, member.hotkey))
-    return Judgement(tuple(members), summary(members))
+    return Judgement(tuple(members), summary(members), _watched(entrants, members))
+
+
+def _watched(entrants: Sequence[Entrant], members: Sequence[PlanMember]) -> dict[Hotkey, tuple[int, float]]:
+    tokens: dict[Hotkey, int] = {}
+    for member in members:
+        if member.decision == "accepted":
+            tokens[member.hotkey] = tokens.get(member.hotkey, 0) + member.tokens
+    seconds = {e.hotkey: e.seen.seconds for e in entrants if e.seen.watched and e.seen.seconds is not None}
+    return {hotkey: (tokens[hotkey], seconds[hotkey]) for hotkey in tokens.keys() & seconds.keys()}
 
 
 def summary(members: Sequence[PlanMember]) -> Verdict:
@@ -77,12 +98,13 @@ def summary(members: Sequence[PlanMember]) -> Verdict:
 
 
 def _judge_shard(
-    spec: RunSpec, base: Revision, entrants: Sequence[Entrant], count: int, read: ReadDelta
+    spec: RunSpec, base: Revision, entrants: Sequence[Entrant], count: int, read: ReadDelta, terms: Terms
 ) -> list[PlanMember]:
     members: list[PlanMember] = []
     runners: list[_Runner] = []
     for entrant in entrants:
-        tokens, told = validated_tokens(entrant.submission.manifest.tokens, entrant.seen, spec.gates.claim_slack)
+        claimed = entrant.submission.manifest.tokens
+        tokens, told = validated_tokens(claimed, entrant.seen, entrant.proven_rate, terms)
         early = _early(entrant.submission, read)
         if isinstance(early, bytes):
             runners.append(_Runner(entrant.submission, tokens, told, early))

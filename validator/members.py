@@ -8,7 +8,6 @@ Not for threads: the event loop owns it and hands out frozen facts.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,7 +19,6 @@ from validator.round.facts import MemberFacts
 from validator.round.tokens import Seen
 
 MAX_MEMBERS = 256  # a subnet has no more seats
-KEPT_RATES = 64
 
 
 @dataclass
@@ -31,7 +29,8 @@ class Member:
     heard_s: float
     beat: Heartbeat | None = None
     account: Account = field(default_factory=Account)
-    rates_tokens_per_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_RATES))
+    proven_rate: float | None = None
+    """Tokens per second, as merged work has shown it; None before."""
     round: RoundId | None = None
     """The round that it worked for last."""
     round_since_s: float = 0.0
@@ -52,6 +51,16 @@ class Members:
 
     def get(self, hotkey: Hotkey) -> Member | None:
         return self._members.get(hotkey)
+
+    def proven(self) -> dict[Hotkey, float]:
+        """Every proven rate."""
+        return {m.hotkey: m.proven_rate for m in self._members.values() if m.proven_rate is not None}
+
+    def prove(self, rates: Mapping[Hotkey, float]) -> None:
+        """Note what a committed round has shown, or a report says."""
+        for hotkey, rate in rates.items():
+            if hotkey in self._members:
+                self._members[hotkey].proven_rate = rate
 
     def expect(self, hotkeys: Iterable[Hotkey], now_s: float) -> None:
         """Take these as live for one timeout: a new leader has not heard anybody yet."""
@@ -75,7 +84,6 @@ class Members:
         if before is not None and before.session == beat.session and beat.seq <= before.seq:
             return
         _time_round(member, beat, before, max(round_opened_s, before_s) if before else round_opened_s)
-        _time_rate(member, beat, before, now_s - before_s)
         counters = beat.counters
         totals = Totals(counters.tokens, counters.training_s, counters.online_s)
         member.account = ledger.observe(member.account, beat.session, totals)
@@ -86,7 +94,7 @@ class Members:
         return now_s - member.heard_s < self._timeout_s
 
     def facts(self, round_id: RoundId, delivered: Mapping[Hotkey, bool], now_s: float) -> tuple[MemberFacts, ...]:
-        """All that are live or have delivered, in the order of their hotkeys."""
+        """All that are live or have delivered, in the order of their hotkeys; tokens as they claim them."""
         found = []
         for hotkey, member in sorted(self._members.items()):
             live, done = self.is_live(member, now_s), delivered.get(hotkey, False)
@@ -96,13 +104,16 @@ class Members:
                 found.append(MemberFacts(hotkey, live, heard, trains(member, round_id), tokens, done))
         return tuple(found)
 
-    def seen(self, hotkey: Hotkey, round_id: RoundId, until_s: float) -> Seen | None:
-        """What was seen of a member's work for a round until its submission came."""
+    def seen(self, hotkey: Hotkey, round_id: RoundId, opened_s: float | None, until_s: float) -> Seen:
+        """What was seen of a member's work for a round until now, or until its submission came.
+
+        ``opened_s`` is when this process opened the round; None if it found it open. Whoever did not tell that it
+        worked can have done so since the opening.
+        """
         member = self._members.get(hotkey)
-        if member is None or member.round != round_id:
-            return None
-        seconds = max(0.0, until_s - member.round_since_s)
-        return Seen(seconds, tuple(member.rates_tokens_per_s), member.round_whole)
+        if member is not None and member.round == round_id and member.round_whole:
+            return Seen(max(0.0, until_s - member.round_since_s), True)
+        return Seen(None if opened_s is None else max(0.0, until_s - opened_s), False)
 
     def settle(self, hotkey: Hotkey, reported: Account) -> None:
         """A report holds the growth of this member's account as it was."""
@@ -136,13 +147,3 @@ def _time_round(member: Member, beat: Heartbeat, before: Heartbeat | None, since
     member.round = RoundId(beat.round)
     member.round_since_s = since_s
     member.round_whole = before is not None or beat.round_steps == 0
-
-
-def _time_rate(member: Member, beat: Heartbeat, before: Heartbeat | None, passed_s: float) -> None:
-    """One sample of the receiver's own measurement, of an interval that was all training."""
-    if before is None or before.session != beat.session or passed_s <= 0:
-        return
-    if before.phase is Phase.TRAINING and beat.phase is Phase.TRAINING:
-        grown = beat.counters.tokens - before.counters.tokens
-        if grown > 0:
-            member.rates_tokens_per_s.append(grown / passed_s)

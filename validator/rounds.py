@@ -17,6 +17,7 @@ from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submissi
 from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_plan
 from common.runlog.state import OpenRound, RevisionNode, RunState
+from common.spec import RunSpec
 from common.store.port import ObjectMissing, ObjectReader, ObjectStore
 from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
 from validator.checks import Finding
@@ -26,7 +27,8 @@ from validator.membership import Membership, Seat
 from validator.merging import Merged
 from validator.outages import only_facts
 from validator.round import core
-from validator.round.facts import Phase, RoundFacts, RoundPolicy, RoundState
+from validator.round.facts import MemberFacts, Phase, RoundFacts, RoundPolicy, RoundState
+from validator.round.tokens import Seen, Terms, usual_rate, validated_tokens
 from validator.submissions import Submission, Submissions
 
 MOST_MADE_UP = 8
@@ -39,6 +41,8 @@ class Round:
 
     opened: OpenRound
     """As the log last showed it open."""
+    watched: bool
+    """Whether this process opened it; otherwise it came later, and times of members are unknown."""
     state: RoundState
     submissions: Submissions
     opened_s: float
@@ -51,6 +55,10 @@ class Round:
     @property
     def takes_submissions(self) -> bool:
         return self.state.phase in (Phase.OPEN, Phase.CLOSING) and not self.submissions.closed
+
+    def seen(self, members: Members, hotkey: Hotkey, until_s: float) -> Seen:
+        """What was seen of a member's work for this round."""
+        return members.seen(hotkey, self.state.round, self.opened_s if self.watched else None, until_s)
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,14 @@ class Finished:
     """Hash of the slot that holds the plan."""
 
 
-def begin(run: RunState, now_s: float, policy: RoundPolicy) -> Round:
-    """Hold the log's open round; deadlines start now."""
+def begin(run: RunState, now_s: float, policy: RoundPolicy, watched: bool) -> Round:
+    """Hold the log's open round, ``watched`` if it was opened just now; deadlines start now."""
     opened = run.open_round
     assert opened is not None
     state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy)
     submissions = Submissions(opened.round)
     submissions.closed = opened.plan is not None
-    return Round(opened, state, submissions, now_s, run.revisions[opened.base_revision].sha256)
+    return Round(opened, watched, state, submissions, now_s, run.revisions[opened.base_revision].sha256)
 
 
 def facts_of(current: Round, run: RunState, members: Members, now_s: float) -> RoundFacts:
@@ -85,13 +93,37 @@ def facts_of(current: Round, run: RunState, members: Members, now_s: float) -> R
     ended = None
     if opened is None:
         ended = Phase.COMMITTED if run.head_node.round == round_id else Phase.ABORTED
+    claimed = members.facts(round_id, current.submissions.delivered(), now_s)
     return RoundFacts(
-        members=members.facts(round_id, current.submissions.delivered(), now_s),
+        members=_believed(claimed, current, run.spec, members, now_s),
         verdict=current.judgement.verdict if current.judgement else None,
         planned=opened is not None and opened.plan is not None,
         reduced=current.merged is not None,
         ended=ended,
         failure=current.failure,
+    )
+
+
+def terms_of(spec: RunSpec, members: Members, count: int) -> Terms:
+    """What bounds the claims in a round that ``count`` members share."""
+    limits, usual = spec.round, usual_rate(members.proven().values())
+    return Terms(limits.target_tokens, count, limits.train_deadline_s, spec.gates.claim_slack, usual)
+
+
+def _believed(
+    claimed: tuple[MemberFacts, ...], current: Round, spec: RunSpec, members: Members, now_s: float
+) -> tuple[MemberFacts, ...]:
+    """The facts with tokens cut to what the plan could count: no heartbeat of one ends the round of all."""
+    terms = terms_of(spec, members, sum(fact.trains or fact.delivered for fact in claimed))
+    rates = members.proven()
+    return tuple(
+        replace(
+            fact,
+            tokens=validated_tokens(
+                fact.tokens, current.seen(members, fact.hotkey, now_s), rates.get(fact.hotkey), terms
+            )[0],
+        )
+        for fact in claimed
     )
 
 

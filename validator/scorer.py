@@ -72,6 +72,7 @@ class Scorer:
             board.standing.report, board.standing.averages = report, reports.averages(report)
             board.standing.heldout_head = report.heldout_loss
             board.members.restore(reports.accounts(report), board.now_s())
+            board.members.prove(reports.proven(report))
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:
         """Loss on the held-out text of the weights with this revision hash; remembered. Blocking."""
@@ -124,7 +125,10 @@ class Scorer:
         board = self._board
         books = {
             member.hotkey: Books(
-                member.account.growth(), member.account, member.beat.tokens_per_s if member.beat else 0.0
+                member.account.growth(),
+                member.account,
+                member.beat.tokens_per_s if member.beat else 0.0,
+                member.proven_rate or 0.0,
             )
             for member in board.members
             if member.account != Account()

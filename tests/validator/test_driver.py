@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
+import pytest
+
 from common import keys
 from common.data.dataset import Dataset
-from common.errors import Retryable
+from common.errors import Rejected, Retryable
 from common.identity import KeypairSigner
 from common.reports import decode_report
 from common.runlog.casput import Patience
@@ -17,11 +19,13 @@ from common.runlog.verify import verify_run
 from common.runlog.writer import LogWriter
 from common.store.reader import StoreReader
 from common.store.retry import NO_RETRIES
+from common.timeouts import LEASE_S
 from common.wire import Phase
 from tests.support.specs import VALIDATOR, tiny_spec
 from tests.validator.world import WORK, World, drive, play
 from validator.process import Validator
 from validator.round.facts import Phase as RoundPhase
+from validator.scoring.reports import read_reports
 
 
 async def steps(world: World, validator: Validator, count: int, seconds: float = 0.25) -> None:
@@ -288,3 +292,115 @@ def test_draining_miners_may_submit_while_the_round_is_open(world: World) -> Non
 
     asyncio.run(go())
     assert world.log().rounds_committed == 1
+
+
+def test_one_huge_claim_ends_no_round_and_is_not_paid(world: World) -> None:
+    liar_tokens = 2**53 - 1
+
+    async def go() -> Validator:
+        await world.begin()
+        validator = world.validator(until=2)
+        await steps(world, validator, 3)
+        assert validator.board.round is not None
+        liar = world.miners[0]
+        liar.tokens = liar_tokens
+        liar.beat(validator)
+        await validator.driver.step()
+        assert validator.board.round.state.phase is RoundPhase.OPEN, "the others are at work still"
+        liar.tokens = WORK
+        await drive(world, validator, 1)
+        await validator.scorer.drain()
+        await steps(world, validator, 2)
+        assert validator.board.round is not None
+        liar.tokens = liar_tokens
+        liar.beat(validator)
+        await validator.driver.step()
+        assert validator.board.round.state.phase is RoundPhase.OPEN, "nor later, when rates are proven"
+        liar.tokens = 0
+        await drive(world, validator, 2)
+        return validator
+
+    validator = asyncio.run(go())
+    assert world.log().tokens_merged == 2 * 3 * WORK
+    assert len(validator.board.members.proven()) == 3
+
+
+def test_proven_rates_survive_a_restart(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await drive(world, validator, 1)
+        await validator.scorer.drain()
+        before = validator.board.members.proven()
+        assert len(before) == 3
+        assert world.validator().board.members.proven() == pytest.approx(before)
+
+    asyncio.run(go())
+
+
+def test_reports_of_several_rounds_are_made_up_for_in_order(world: World) -> None:
+    async def go() -> Validator:
+        await world.begin()
+        validator = world.validator(until=3)
+        await drive(world, validator, 3)  # nothing was scored
+        again = world.validator(until=3)
+        world.clock.advance(20.0)
+        await again.driver.step()
+        await again.driver.step()
+        await again.scorer.drain()
+        return again
+
+    asyncio.run(go())
+    found = read_reports(world.store, world.spec, VALIDATOR.hotkey)
+    assert [(report.round, report.revision) for report in found] == [(0, 1), (1, 2), (2, 3)]
+    assert found[0].heldout_loss == found[1].heldout_loss_base
+
+
+def test_without_a_metagraph_a_takeover_waits(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        await drive(world, world.validator(until=1), 1)
+        validator = world.validator(until=2)
+        world.chain_world.fail_next["metagraph"] = [Retryable("away")]
+        world.clock.advance(20.0)
+        await validator.driver.step()
+        await validator.driver.step()
+        assert "seat" in validator.board.waiting_for
+        assert validator.board.round is None
+        world.clock.advance(6.0)
+        await drive(world, validator, 2)
+
+    asyncio.run(go())
+
+
+def test_a_leader_unsure_of_its_lease_takes_no_submission(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 3)
+        world.clock.advance(LEASE_S)
+        with pytest.raises(Retryable, match="lease"):
+            await world.miners[0].deliver(validator)
+
+    asyncio.run(go())
+
+
+def test_a_refused_renewal_does_not_end_the_renewing(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 3)
+        tries: list[str] = []
+
+        async def refuse(force: bool = False) -> None:
+            tries.append("renew")
+            raise Rejected("access_denied", "the keys are being changed")
+
+        validator.board.leadership.renew = refuse  # type: ignore[method-assign]
+        keeping = asyncio.create_task(validator.driver.keep_lease(0.0))
+        while len(tries) < 3:
+            await asyncio.sleep(0)
+        assert not keeping.done()
+        keeping.cancel()
+
+    asyncio.run(go())

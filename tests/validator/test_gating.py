@@ -18,10 +18,13 @@ from common.runlog.rules import check_plan
 from common.units import Revision, RoundId, ShardId, sha256_hex
 from tests.support.specs import VALIDATOR
 from tests.validator.world import WORK, Miner, World
-from validator.checks import Finding, check_bytes, check_claims
+from validator.checks import Finding, check_bytes, check_claims, read_delta
 from validator.gating import Entrant, Judgement, judge
-from validator.round.tokens import Seen
+from validator.round.tokens import Seen, Terms
 from validator.submissions import Submission
+
+TERMS = Terms(target_tokens=100 * WORK, members=4, longest_s=60.0, slack=1.0, usual_rate=128.0)
+"""A round whose target bounds nobody."""
 
 
 @pytest.fixture
@@ -39,7 +42,9 @@ def opened(dataset: Dataset) -> World:
     return world
 
 
-def entrant(world: World, miner: Miner, received_ms: int, finding: Finding | None, seen: Seen | None = None) -> Entrant:
+def entrant(
+    world: World, miner: Miner, received_ms: int, finding: Finding | None, rate: float | None = None
+) -> Entrant:
     manifest, _ = miner.make(world.log())
     record = sign_manifest(manifest, miner.signer)
     receipt = Receipt(
@@ -55,13 +60,13 @@ def entrant(world: World, miner: Miner, received_ms: int, finding: Finding | Non
         received_ms,
     )
     stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, VALIDATOR))
-    return Entrant(Submission(stored, world.seat(miner.signer), 0.0, finding), seen)
+    return Entrant(Submission(stored, world.seat(miner.signer), 0.0, finding), Seen(1.0, True), rate)
 
 
 def judged(world: World, entrants: list[Entrant]) -> Judgement:
     bodies = {miner.signer.hotkey: miner.make(world.log())[1] for miner in world.miners}
     counts = {ShardId(0): world.validator().board.counts()[ShardId(0)]}
-    return judge(world.spec, Revision(0), entrants, counts, lambda found: bodies[found.manifest.signer])
+    return judge(world.spec, Revision(0), entrants, counts, lambda found: bodies[found.manifest.signer], TERMS)
 
 
 def test_every_submission_is_named_in_order_and_numbers_are_exact(opened: World) -> None:
@@ -85,11 +90,15 @@ def test_every_submission_is_named_in_order_and_numbers_are_exact(opened: World)
 
 
 def test_tokens_beyond_the_proven_rate_do_not_count(opened: World) -> None:
-    seen = Seen(1.0, (50.0,) * 6, True)
-    entrants = [entrant(opened, miner, 1, Finding(), seen if i == 0 else None) for i, miner in enumerate(opened.miners)]
-    member = next(m for m in judged(opened, entrants).members if m.hotkey == opened.miners[0].signer.hotkey)
-    assert (member.tokens, member.tokens_claimed) == (55, WORK)
-    assert "55 of 128" in member.reason
+    rates = (50.0, 100.0, None, None)
+    entrants = [entrant(opened, m, 1, Finding(), rate) for m, rate in zip(opened.miners, rates, strict=True)]
+    found = judged(opened, entrants)
+    by_hotkey = {member.hotkey: member for member in found.members}
+    tokens = [by_hotkey[miner.signer.hotkey].tokens for miner in opened.miners]
+    assert tokens == [75, WORK, WORK, WORK], "the unproven count as the usual one"
+    assert by_hotkey[opened.miners[0].signer.hotkey].tokens_claimed == WORK
+    assert "75 of 128" in by_hotkey[opened.miners[0].signer.hotkey].reason
+    assert found.watched[opened.miners[0].signer.hotkey] == (75, 1.0)
 
 
 def test_of_two_copies_the_later_one_is_rejected(opened: World) -> None:
@@ -117,9 +126,9 @@ def test_a_deleted_object_is_a_rejection_but_an_outage_decides_nothing(opened: W
     def away(_: Submission) -> bytes:
         raise Retryable("no connection")
 
-    assert judge(opened.spec, Revision(0), entrants, counts, gone).members[0].code == "object_missing"
+    assert judge(opened.spec, Revision(0), entrants, counts, gone, TERMS).members[0].code == "object_missing"
     with pytest.raises(Retryable):
-        judge(opened.spec, Revision(0), entrants, counts, away)
+        judge(opened.spec, Revision(0), entrants, counts, away, TERMS)
 
 
 def test_without_submissions_there_is_nothing_to_merge(opened: World) -> None:
@@ -134,6 +143,25 @@ def test_bytes_that_are_not_as_announced_are_named(opened: World) -> None:
     assert check_bytes(body, opened.spec, manifest, count).ok
     assert check_bytes(body + b"x", opened.spec, manifest, count).code == "wrong_size"
     assert check_bytes(bytes(len(body)), opened.spec, manifest, count).code == "checksum_mismatch"
+    swapped = dataclasses.replace(manifest, partitions=manifest.partitions[::-1])
+    assert check_bytes(body, opened.spec, swapped, count).code == "bad_partitions"
+
+
+def test_only_facts_about_the_object_are_findings_and_outages_of_any_kind_are_waited_for(opened: World) -> None:
+    manifest, body = opened.miners[0].make(opened.log())
+    assert read_delta(opened.store, manifest) == Finding("not_uploaded", "there is no object at the announced key")
+    opened.store.put(manifest.key, body + b"x")
+    found = read_delta(opened.store, manifest)
+    assert isinstance(found, Finding)
+    assert found.code == "wrong_size"
+    for code in ("access_denied", "refused", "bad_range", "not_supported"):
+
+        def refuse(operation: str, key: str, code: str = code) -> None:
+            raise Rejected(code, "the storage restarts")
+
+        opened.store.before = refuse
+        with pytest.raises(Retryable):
+            read_delta(opened.store, manifest)
 
 
 def test_claims_that_do_not_fit_each_other_are_refused(opened: World) -> None:
@@ -144,6 +172,7 @@ def test_claims_that_do_not_fit_each_other_are_refused(opened: World) -> None:
         ({"tokens": manifest.tokens + 1}, "bad_manifest"),
         ({"tokens": 0}, "bad_manifest"),
         ({"steps": manifest.steps - 1}, "bad_manifest"),
+        ({"tokens": 2**53 - 1, "steps": 2**50, "sample_count": 2**51}, "bad_manifest"),
         ({"sample_count": 10**9}, "bad_manifest"),
         ({"delta": dataclasses.replace(manifest.delta, size_bytes=1)}, "wrong_size"),
     ):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from common.chain.memory import MemoryWallet
 from common.data.dataset import Dataset
 from common.errors import Retryable
 from common.units import Coldkey, Hotkey, RoundId
 from common.wire import Counters, Heartbeat, Phase
+from tests.support.memchain import MemoryWallet
 from tests.validator.world import World
 from validator.ledger import Totals, restored
 from validator.members import Members
 from validator.membership import Membership
+from validator.round.tokens import Seen
 
 A, B = Hotkey("a"), Hotkey("b")
 ROUND = RoundId(4)
@@ -78,21 +79,24 @@ def test_what_was_seen_of_a_rounds_work_is_timed_by_us() -> None:
     members.hear(A, beat(1, 0, round_id=3, phase=Phase.WAITING), 0.0, 1.0)
     for seq in range(2, 9):
         members.hear(A, beat(seq, 10 * (seq - 1)), 1.5, float(seq))
-    seen = members.seen(A, ROUND, 9.0)
-    assert seen is not None
-    assert seen.whole
-    assert seen.seconds == 7.5, "it can't have begun before the round was opened"
-    assert seen.rates_tokens_per_s == (10.0,) * 6
-    assert members.seen(A, RoundId(5), 9.0) is None
-    assert members.seen(B, ROUND, 9.0) is None
+    assert members.seen(A, ROUND, 1.5, 9.0) == Seen(7.5, True), "it can't have begun before the round was opened"
+    assert members.seen(A, RoundId(5), 8.0, 9.0) == Seen(1.0, False), "one that kept silent can have worked all along"
+    assert members.seen(B, ROUND, 1.5, 9.0) == Seen(7.5, False)
 
 
 def test_a_member_found_in_the_middle_of_its_round_was_not_watched_whole() -> None:
     members = Members(20.0)
     members.hear(A, beat(7, 70), 0.0, 1.0)
-    seen = members.seen(A, ROUND, 2.0)
-    assert seen is not None
-    assert not seen.whole
+    assert members.seen(A, ROUND, 0.5, 2.0) == Seen(1.5, False)
+    assert members.seen(A, ROUND, None, 2.0) == Seen(None, False), "a round that was open before us was not watched"
+
+
+def test_proven_rates_are_kept_by_hotkey_of_those_that_are_known() -> None:
+    members = Members(2.0)
+    members.restore({A: restored("ab" * 8, Totals(40, 1.0, 1.0))}, 0.0)
+    members.prove({A: 30.0, B: 50.0})
+    members.hear(A, beat(9, 60), 0.0, 1.0)
+    assert members.proven() == {A: 30.0}
 
 
 def test_the_books_go_on_from_the_newest_report() -> None:

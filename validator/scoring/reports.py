@@ -35,6 +35,8 @@ class Books:
     growth: Totals
     account: Account
     tokens_per_s: float
+    """As it says."""
+    proven_tokens_per_s: float
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def make_report(
     run: str, signer: Hotkey, outcome: Outcome, scores: Sequence[Score], books: Mapping[Hotkey, Books]
 ) -> Report:
     """The report of a round, members in the order of their hotkeys."""
-    nothing = Books(Totals(), Account(), 0.0)
+    nothing = Books(Totals(), Account(), 0.0, 0.0)
     members = [_member(score, books.get(score.work.hotkey, nothing)) for score in scores]
     members.sort(key=lambda member: member.hotkey)
     return Report(
@@ -128,6 +130,11 @@ def averages(report: Report | None) -> dict[Seat, float]:
     return {(m.hotkey, m.registered_block): m.score for m in report.members} if report else {}
 
 
+def proven(report: Report) -> dict[Hotkey, float]:
+    """Everybody's proven rate as the report left it."""
+    return {m.hotkey: m.proven_tokens_per_s for m in report.members if m.proven_tokens_per_s > 0}
+
+
 def accounts(report: Report | None) -> dict[Hotkey, Account]:
     """Everybody's books as the report left them."""
     if report is None:
@@ -184,4 +191,5 @@ def _member(score: Score, books: Books) -> MemberReport:
         round_score=score.round_score,
         score=score.score,
         why=score.why[:MAX_WHY],
+        proven_tokens_per_s=books.proven_tokens_per_s,
     )
