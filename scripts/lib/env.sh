@@ -8,8 +8,12 @@
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 VENV="$ROOT/.venv"
-SDIST_NAME="bittensor-11.3.0.tar.gz"
-SDIST_SHA256="8ce05029a712866048c6cf3e3d5df1592ac896175f5b4227f63044b7e7b7edb3"
+
+# Version and hash of the archive stand in the module that reads it, and nowhere else.
+pinned() { sed -n "s/^$1 = \"\([0-9a-f.]*\)\"\$/\1/p" "$ROOT/common/chain/local/metadata.py"; }
+SDIST_VERSION="$(pinned SDIST_VERSION)"
+SDIST_SHA256="$(pinned SDIST_SHA256)"
+SDIST_NAME="bittensor-$SDIST_VERSION.tar.gz"
 
 fail() {
     echo "brigade: $1" >&2
@@ -72,8 +76,8 @@ fetch_sdist() {
     if ! good_sdist "$file"; then
         mkdir -p "$cache"
         "$VENV/bin/python" -m pip download --quiet --disable-pip-version-check --no-input --no-deps \
-            --no-binary bittensor --dest "$cache" bittensor==11.3.0 >&2 && good_sdist "$file" ||
-            fail "the source archive of bittensor 11.3.0 could not be fetched; get $SDIST_NAME elsewhere and name it in BRIGADE_BITTENSOR_SDIST"
+            --no-binary bittensor --dest "$cache" "bittensor==$SDIST_VERSION" >&2 && good_sdist "$file" ||
+            fail "the source archive of bittensor $SDIST_VERSION could not be fetched; get $SDIST_NAME elsewhere and name it in BRIGADE_BITTENSOR_SDIST"
     fi
     export BRIGADE_BITTENSOR_SDIST="$file"
 }
