@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.localrun import LocalRun, brigade
+from common import keys
+from common.store.port import ObjectStore
+from tests.support.localrun import LocalRun, brigade, bucket_of, delta_sizes
+from validator.up.folder import RUN_NAME
 
 VICTIMS = ("validator", "miner-1", "storage", "chain", "validator")
 MINERS = 3
@@ -26,12 +28,12 @@ def log_entries(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """A run in which every part was killed, and the log as it stood after each kill's recovery."""
     folder = tmp_path_factory.mktemp("kills") / "run"
     moments = random.Random(20261201)
     histories: list[dict[str, Any]] = []
-    with LocalRun(folder, miners=MINERS) as run:
+    with LocalRun(folder, "--density", "64", miners=MINERS) as run:
         head = run.status(lambda status: status["head_revision"] >= 1)["head_revision"]
         for victim in VICTIMS:
             for _ in range(moments.randrange(1, 6)):
@@ -42,7 +44,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, lis
         every = {f"miner-{number}" for number in range(1, MINERS + 1)}
         run.status(lambda status: sum(miner["live"] for miner in status["miners"]) == len(every))
         assert run.stop() == 0
-    yield folder, histories
+    return folder, histories
 
 
 def test_no_committed_revision_is_lost_or_changed(killed: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -69,3 +71,33 @@ def test_the_killed_miner_comes_back_and_takes_part(killed: tuple[Path, list[dic
 def test_the_run_verifies_from_its_bucket(killed: tuple[Path, list[dict[str, Any]]]) -> None:
     done = brigade("run", "verify", "--dir", str(killed[0]))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_delta_of_64_in_4096_is_190_times_smaller_than_dense_float32(
+    killed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    """Measured from the objects in the bucket."""
+    summary = json.loads((killed[0] / "summary.json").read_text())
+    with bucket_of(killed[0]) as store:
+        assert summary["dense_bytes"] / max(delta_sizes(store)) >= 190
+
+
+def test_one_flipped_byte_anywhere_is_found_and_named(killed: tuple[Path, list[dict[str, Any]]]) -> None:
+    """In the real bucket, and put right afterwards."""
+    dice = random.Random(20261202)
+    with bucket_of(killed[0]) as store:
+        key = dice.choice(sorted(info.key for info in store.list(keys.run_prefix(RUN_NAME))))
+        whole = store.get(key, max_bytes=1 << 24).body
+        flip(store, key, whole, dice)
+        try:
+            done = brigade("run", "verify", "--dir", str(killed[0]))
+        finally:
+            store.put(key, whole)
+    assert done.returncode == 1, f"{key}: {done.stdout}"
+    assert key in done.stderr
+
+
+def flip(store: ObjectStore, key: str, whole: bytes, dice: random.Random) -> None:
+    body = bytearray(whole)
+    body[dice.randrange(len(body))] ^= 1 << dice.randrange(8)
+    store.put(key, bytes(body))

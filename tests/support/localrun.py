@@ -1,6 +1,7 @@
 """A `brigade up` in the background: its events as they come, and the process ids of its parts.
 
-Nothing here waits for time to pass: whoever waits, waits for an event of the run.
+Nothing here waits for time to pass: whoever waits, waits for an event of the run. A run that makes no progress for
+``HANG_S`` is killed, which ends a test that hangs; nothing is asserted about speed.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from common import keys
+from common.store.s3 import S3Store
+from tests.support.storage import running_server
+from validator.up.folder import RUN_NAME
+from validator.up.supervisor import inherited
 
 BRIGADE = (sys.executable, "-P", "-m", "common.cli")
 TEXT = Path(__file__).parents[2] / "common"
 HANG_S = 300.0
-"""Ends a test that hangs; nothing is asserted about speed."""
 
 Event = dict[str, Any]
 
@@ -31,27 +38,30 @@ class LocalRun:
         words = ("up", "--dir", str(folder), "--miners", str(miners), "--steps", str(steps), "--data", str(TEXT))
         self._errors = (folder.parent / f"{folder.name}.stderr").open("w+")
         self.process = subprocess.Popen(
-            [*BRIGADE, *words, "--json", *flags], stdout=subprocess.PIPE, stderr=self._errors, text=True
+            [*BRIGADE, *words, "--json", *flags],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=inherited(os.environ),
         )
-        self._watchdog = threading.Timer(HANG_S, self.process.kill)
-        self._watchdog.start()
+        self._watchdog = _Watchdog(self.process.kill)
+        self._head = -1
         self.events: list[Event] = []
 
     def __enter__(self) -> LocalRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watchdog.cancel()
+        self._watchdog.stop()
         self.process.kill()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self._errors.close()
 
     def until(self, wanted: Callable[[Event], bool]) -> Event:
         """Read events until one is as wanted."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            event = json.loads(line)
-            self.events.append(event)
+        for event in self._events():
             if wanted(event):
                 return event
         raise AssertionError(f"the run ended: {self.errors()[-2000:]}\n{self.events[-5:]}")
@@ -62,13 +72,13 @@ class LocalRun:
 
     def finish(self) -> int:
         """Read the remaining events; the exit code."""
-        assert self.process.stdout is not None
-        self.events.extend(json.loads(line) for line in self.process.stdout)
+        for _ in self._events():
+            pass
         return self.process.wait()
 
-    def stop(self) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask for an orderly end; the exit code."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(number)
         return self.finish()
 
     def errors(self) -> str:
@@ -85,6 +95,18 @@ class LocalRun:
         """SIGKILL."""
         os.kill(self.pid(part), signal.SIGKILL)
 
+    def _events(self) -> Iterator[Event]:
+        """Events as they come. Whoever begins to wait, and every new revision, feeds the watchdog."""
+        assert self.process.stdout is not None
+        self._watchdog.feed()
+        for line in self.process.stdout:
+            event = json.loads(line)
+            self.events.append(event)
+            if event.get("head_revision", -1) > self._head:
+                self._head = event["head_revision"]
+                self._watchdog.feed()
+            yield event
+
     def _child(self, part: str) -> int:
         marks = {"validator": ["validator", "start"], "chain": ["chain", "local"], "storage": ["storage", "serve"]}
         wanted = marks.get(part, ["miner", "start", "--wallet", part])
@@ -94,9 +116,57 @@ class LocalRun:
         raise AssertionError(f"{part} is not running")
 
 
+class _Watchdog:
+    """Calls ``bark`` when it was not fed for ``HANG_S``."""
+
+    def __init__(self, bark: Callable[[], None]) -> None:
+        self._bark = bark
+        self._timer: threading.Timer | None = None
+        self.feed()
+
+    def feed(self) -> None:
+        self.stop()
+        self._timer = threading.Timer(HANG_S, self._bark)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 def brigade(*words: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    return subprocess.run([*BRIGADE, *words], capture_output=True, text=True, timeout=HANG_S, check=False)
+    command = [*BRIGADE, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_S, check=False, env=inherited(os.environ)
+    )
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Command lines of running processes that name the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = " ".join(_words(int(path.parent.name)))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+@contextmanager
+def bucket_of(folder: Path) -> Iterator[S3Store]:
+    """The bucket of a run that is over."""
+    with running_server(folder / "storage") as (_, config):
+        yield S3Store(config)
+
+
+def delta_sizes(store: S3Store) -> list[int]:
+    """Sizes of all deltas in the bucket, by key."""
+    listed = store.list(keys.run_prefix(RUN_NAME))
+    return [info.size_bytes for info in listed if info.key.endswith(".delta")]
 
 
 def _children(pid: int) -> list[int]:
