@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from common import keys
 from common.errors import Rejected
-from common.merge.recompute import MergeResult, merge_round
 from common.model.shards import plan_shards
 from common.model.snapshot import encode_snapshot
 from common.records import ObjectRef
 from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState, revision_hash
 from common.runlog.materialise import pack
+from common.runlog.recompute import MergeResult, merge_round
 from common.runlog.remerge import ShardMemory, read_delta
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState

@@ -13,7 +13,6 @@ from common.clock import Clock
 from common.errors import OperatorError
 from common.identity import Signer
 from common.merge.outer import OuterState
-from common.merge.recompute import hash_outer
 from common.model.init import init_vector
 from common.model.layout import weights_hash
 from common.model.shards import plan_shards
@@ -22,6 +21,7 @@ from common.records import ObjectRef
 from common.runlog.casput import Patience, put_once
 from common.runlog.entries import Genesis, ShardState
 from common.runlog.materialise import pack
+from common.runlog.recompute import hash_outer
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter, NonceSource, random_nonce
 from common.spec import RunSpec, encode_spec, spec_hash

@@ -15,10 +15,10 @@ from common.codec.container import encoded_size
 from common.codec.params import F32, update_params
 from common.errors import Rejected
 from common.merge.outer import OuterState
-from common.merge.recompute import apply_update, hash_outer
 from common.model.layout import weights_hash
 from common.model.shards import plan_shards
 from common.model.snapshot import Snapshot, decode_snapshot, snapshot_size_bytes
+from common.runlog.recompute import apply_update, hash_outer
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
 from common.store.port import ObjectReader

@@ -13,10 +13,10 @@ from common import keys
 from common.codec.params import F32
 from common.errors import Rejected
 from common.merge.outer import OuterState
-from common.merge.recompute import merge_round
 from common.runlog.casput import MAX_READ_BYTES
 from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
 from common.runlog.materialise import nearest_snapshot
+from common.runlog.recompute import merge_round
 from common.runlog.state import RevisionNode, RunState
 from common.store.port import ObjectReader
 from common.units import Revision, RoundId, ShardId

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.chain.memory import MemoryWorld
 from common.chain.port import ChainPort
 from common.chain.wallets import DevWallet, dev_wallet
+from tests.support.memchain import MemoryWorld
 
 BLOCK_TIME_S = 0.05
 READY = "chain ready: "

@@ -8,9 +8,9 @@ import pytest
 
 from common.chain import commitment
 from common.chain.discovery import base_url, find_run
-from common.chain.memory import MemoryWorld, Subnet
 from common.errors import Rejected, Retryable
 from common.units import Coldkey, Hotkey, Sha256
+from tests.support.memchain import MemoryWorld, Subnet
 
 NETUID, OWNER = 2, Hotkey("owner")
 PLACE = commitment.RunLocation("tiny", Sha256("ab" * 32), "https://s3.example", "bucket", "x/y", public_read=True)

@@ -19,7 +19,6 @@ from common import keys
 from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
 from common.chain import commitment
 from common.chain.commitment import RunLocation
-from common.chain.memory import MemoryWallet, MemoryWorld, Subnet
 from common.chain.port import Endpoint
 from common.clock import SystemClock
 from common.data.corpus import folder_corpus
@@ -50,6 +49,7 @@ from common.wire import (
 from tests.runlog.support import ALICE, MINERS, opened, small_spec
 from tests.runlog.world import World, begin_world
 from tests.support.httpserver import Reply, Request, ScriptedServer
+from tests.support.memchain import MemoryWallet, MemoryWorld, Subnet
 
 NETUID = 2
 PATIENCE_S = 60.0  # a test that waits so long has failed
@@ -318,7 +318,7 @@ def _say_unless_hung_up(request: Any, address: Any) -> None:
 
 def register(chain: MemoryWorld, signer: KeypairSigner) -> None:
     """A seat, without waiting for blocks."""
-    from common.chain.memory import _seat
+    from tests.support.memchain import _seat
 
     _seat(chain.subnets[NETUID], MemoryWallet(signer.hotkey, Coldkey(signer.hotkey)), block=1)
 

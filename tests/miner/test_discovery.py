@@ -13,7 +13,6 @@ import pytest
 from common import timeouts
 from common.chain import commitment
 from common.chain.discovery import base_url
-from common.chain.memory import MemoryWorld, Subnet
 from common.chain.port import Endpoint
 from common.clock import ManualClock
 from common.errors import BrigadeError, Fatal, Rejected, Retryable
@@ -26,6 +25,7 @@ from miner.follow import catch_up
 from tests.miner.leader import MINER, NETUID, Leader, register
 from tests.runlog.support import ALICE, BOB
 from tests.runlog.world import eventful_world
+from tests.support.memchain import MemoryWorld, Subnet
 
 T = TypeVar("T")
 PLACE = commitment.RunLocation(

@@ -12,7 +12,6 @@ from common.clock import ManualClock
 from common.codec.container import encode, partition_hashes
 from common.codec.params import delta_params
 from common.identity import KeypairSigner
-from common.merge.recompute import MergeResult, merge_round
 from common.model.shards import plan_shards
 from common.model.snapshot import encode_snapshot
 from common.records import (
@@ -28,6 +27,7 @@ from common.runlog.entries import EntryData, PlanMember, RevisionCommitted, Roun
 from common.runlog.genesis import create_run
 from common.runlog.lease import LeaseKeeper
 from common.runlog.materialise import pack
+from common.runlog.recompute import MergeResult, merge_round
 from common.runlog.remerge import ShardMemory, read_delta, read_plan, rebuild
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState

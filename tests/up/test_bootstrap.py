@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from common.chain.memory import MemoryChain, MemoryWorld
 from common.chain.port import RAO_PER_TAO
 from common.chain.wallets import DevWallet, Wallet, dev_wallet
 from common.errors import Retryable
+from tests.support.memchain import MemoryChain, MemoryWorld
 from validator.up.bootstrap import STAKE_TAO, Wallets, bootstrap, make_wallets
 
 

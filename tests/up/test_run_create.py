@@ -10,7 +10,6 @@ import pytest
 
 from common import keys
 from common.chain.commitment import decode
-from common.chain.memory import MemoryWallet, MemoryWorld
 from common.clock import ManualClock
 from common.data.corpus import folder_corpus
 from common.data.dataset import open_dataset
@@ -25,6 +24,7 @@ from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
 from common.units import Coldkey
 from tests.runlog.support import no_patience
+from tests.support.memchain import MemoryWallet, MemoryWorld
 from tests.support.specs import OWNER, tiny_spec
 from validator.run_create import location_of, publish, read_dataset, start_run
 

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
-from common.chain.memory import MemoryWallet
 from common.chain.port import Endpoint, Hyperparameters, Metagraph, Neuron
 from common.data.dataset import Dataset
 from common.errors import Retryable
 from common.units import Coldkey, Hotkey, Uid
+from tests.support.memchain import MemoryWallet
 from tests.support.specs import VALIDATOR
 from tests.validator.world import World, drive
 from validator.payments import ChainFacts, decide, ensure_served, wanted

@@ -11,13 +11,13 @@ import pytest
 
 from common.chain.commitment import RunLocation, encode
 from common.chain.discovery import find_run
-from common.chain.memory import MemoryWallet
 from common.data.dataset import Dataset
 from common.errors import OperatorError, Rejected, Retryable, SetupError
 from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
 from common.store.reader import StoreReader
 from common.units import Coldkey, Hotkey, Sha256
+from tests.support.memchain import MemoryWallet
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
 from tests.validator.world import World
 from validator.api.server import Server, bind

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from common import keys
-from common.chain.memory import MemoryWallet, MemoryWorld
 from common.clock import ManualClock
 from common.codec.container import encode, partition_hashes
 from common.codec.params import F32, delta_params
@@ -43,6 +42,7 @@ from common.store.reader import StoreReader
 from common.store.retry import RetryPolicy
 from common.units import Coldkey, Revision, Sha256, ShardId, sha256_hex
 from common.wire import CompleteRequest, Counters, Heartbeat, HeartbeatReply, Phase, SubmissionRequest
+from tests.support.memchain import MemoryWallet, MemoryWorld
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
 from validator.api.security import Caller
 from validator.membership import Seat, seat_of
