@@ -49,7 +49,7 @@ class MemberReport:
     quality: float
     """0..1, from the drops."""
     timeliness: float
-    """0..1."""
+    """1 when it was delivered before the round's submit deadline on the leader's clock and accepted, otherwise 0."""
     round_score: float
     score: float
     """Average over rounds: what weights on chain are made of."""

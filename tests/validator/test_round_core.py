@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from common.units import Hotkey, Revision, RoundId
 from validator.round.core import delayed, opened, resume, seconds_left, tick
 from validator.round.facts import (
-    ORDER,
     Action,
     MemberFacts,
     Phase,
@@ -24,6 +23,8 @@ from validator.round.facts import (
 POLICY = RoundPolicy(
     target_tokens=1000, quorum_tokens=200, train_deadline_s=60.0, submit_deadline_s=20.0, finish_deadline_s=30.0
 )
+LONGEST_S = POLICY.train_deadline_s + POLICY.submit_deadline_s + POLICY.finish_deadline_s
+ORDER = tuple(Phase)
 START = opened(RoundId(3), Revision(2), 0.0)
 
 
@@ -183,7 +184,7 @@ def test_from_anywhere_silence_ends_the_round_within_its_longest_time(
     for facts, passed_s in looks:
         now_s += passed_s
         state = tick(state, replace(facts, ended=None), now_s, POLICY).state
-    facts, end_s = RoundFacts((member("stuck", 500),)), now_s + POLICY.longest_s + 10
+    facts, end_s = RoundFacts((member("stuck", 500),)), now_s + LONGEST_S + 10
     while now_s < end_s:
         decision = tick(state, facts, now_s, POLICY)
         state, action = decision.state, decision.action

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.units import Hotkey, Uid
-from validator.scoring.policy import Drops, Score, Work, average, forgettable, quality, score_round, timeliness
+from validator.scoring.policy import Drops, Score, Work, average, forgettable, quality, score_round
 
 
 def work(name: str, drop: float | None = 0.1, tokens: int = 100, **changes: object) -> Work:
@@ -77,8 +77,8 @@ def test_an_aborted_round_changes_no_average() -> None:
     assert "aborted" in kept.why
 
 
-def test_late_deltas_count_less() -> None:
-    assert (timeliness(0), timeliness(1), timeliness(-3)) == (1.0, 0.5, 1.0)
+def test_timeliness_is_whether_the_plan_took_it() -> None:
+    assert [score.timeliness for score in scores(work("a"), work("b", decision="rejected"))] == [1.0, 0.0]
 
 
 def test_small_averages_are_forgotten() -> None:

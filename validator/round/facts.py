@@ -24,9 +24,6 @@ class Phase(StrEnum):
     ABORTED = "aborted"
 
 
-ORDER = (Phase.OPEN, Phase.CLOSING, Phase.FROZEN, Phase.REDUCED, Phase.COMMITTED, Phase.ABORTED)
-
-
 class Action(StrEnum):
     """What the driver is to do now. It repeats until the facts say that it was done."""
 
@@ -108,11 +105,6 @@ class RoundPolicy:
             raise ValueError("quorum_tokens must be in (0, target_tokens]")
         if min(self.train_deadline_s, self.submit_deadline_s, self.finish_deadline_s) <= 0 or self.num_shards < 1:
             raise ValueError("deadlines and num_shards must be positive")
-
-    @property
-    def longest_s(self) -> float:
-        """From the first inner step to the end of the round, at most."""
-        return self.train_deadline_s + self.submit_deadline_s + self.finish_deadline_s
 
 
 LEAST_FINISH_S = 120.0  # judging and merging are the leader's own work: generous, since giving up loses the round

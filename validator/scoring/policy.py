@@ -3,7 +3,8 @@
 Invariants, tested at the boundaries: each factor is cut to its range before anything is multiplied, so that two
 negatives never make a reward; a rejected or absent miner earns nothing in the round and its average decays; averages
 belong to (hotkey, registration block), so a recycled uid inherits nothing; an aborted round changes no average, since
-nothing was merged; every figure is told in ``why``.
+nothing was merged; every figure is told in ``why``. Timeliness is a fact of the round: a plan takes only what was
+delivered before the submit deadline on the leader's clock, which is 1, and the rest is 0.
 """
 
 from __future__ import annotations
@@ -50,8 +51,6 @@ class Work:
     """Validated."""
     drops: Drops | None = None
     """None when nothing was tried: only accepted deltas are."""
-    rounds_late: int = 0
-    """Revisions by which its base was behind the round's."""
 
     @property
     def seat(self) -> Seat:
@@ -97,11 +96,6 @@ def quality(drops: Drops | None, reference: tuple[float, float]) -> float:
     return (1 - UNSEEN_SHARE) * assigned + UNSEEN_SHARE * unseen
 
 
-def timeliness(rounds_late: int) -> float:
-    """1 for a delta on the round's own base; half of it for each revision that it came late."""
-    return 0.5 ** max(0, rounds_late)
-
-
 def average(before: float, now: float, average_rounds: int) -> float:
     """The exponential average that falls to 1/e in ``average_rounds`` rounds without reward."""
     keep = math.exp(-1.0 / average_rounds)
@@ -117,7 +111,7 @@ def _score(
     work: Work, before: float, reference: tuple[float, float], committed: bool, average_rounds: int
 ) -> Score:
     good = quality(work.drops, reference) if work.decision == "accepted" else 0.0
-    timely = timeliness(work.rounds_late) if work.decision == "accepted" else 0.0
+    timely = 1.0 if work.decision == "accepted" else 0.0
     earned = max(0, work.tokens) * good * timely if committed else 0.0
     after = average(before, earned, average_rounds) if committed else max(0.0, before)
     assigned = _mean(work.drops.assigned) if work.drops else 0.0
