@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 
 import pytest
@@ -404,3 +405,41 @@ def test_a_refused_renewal_does_not_end_the_renewing(world: World) -> None:
         keeping.cancel()
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("part", [".update", ".delta", "/reports/", "lease.json"])
+def test_a_storage_that_refuses_for_a_while_costs_no_round_no_submission_and_no_score(world: World, part: str) -> None:
+    """A service that restarts or changes its keys answers 403 to everything for some seconds."""
+    refusals = [0]
+
+    def refuse(operation: str, key: str) -> None:
+        if part in key and not (part == ".delta" and operation == "put") and refusals[0] < 3:
+            refusals[0] += 1
+            raise Rejected("access_denied", "the keys are being changed")
+
+    async def patiently_scored(validator: Validator | None) -> None:
+        while validator is None or not validator.board.standing.report:
+            try:
+                validator = validator or world.validator(until=1)
+                await validator.driver.step()
+                await validator.scorer.drain()
+            except Retryable:
+                validator = None
+                world.clock.advance(20.0)
+
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 2)
+        world.store.before = refuse
+        for _ in range(60):
+            await validator.driver.step()
+            with contextlib.suppress(Retryable):  # the miner tries again at its next turn
+                await play(world, validator)
+            world.clock.advance(0.5)
+        await patiently_scored(validator)
+
+    asyncio.run(go())
+    state = world.log()
+    assert refusals[0] == 3
+    assert (state.head, state.rounds_aborted, state.tokens_merged) == (1, 0, 3 * WORK)
