@@ -1,6 +1,6 @@
 """Every waiting time of Brigade's processes that is not in a run's spec, in one place, each derived where it can be.
 
-The checks at the end are run at import: contradictory times never start a process.
+``check`` runs at import: contradictory times never start a process.
 """
 
 from __future__ import annotations
@@ -36,6 +36,39 @@ DRAIN_S = 10.0
 WAIT_POLL_S = 0.25
 """Pause between looks of a process that waits for another."""
 
-assert LEASE_RENEW_S * 3 < LEASE_S, "a lease must survive two lost renewals"
-assert STORE_READ_S + CONNECT_S < LEASE_S, "one slow storage call must not cost the lease"
-assert NONCE_MAX_AGE_S + NONCE_SKEW_S <= NONCE_RETENTION_S, "replays would slip through"
+CHAIN_CLOSE_S = 2.0
+"""For an orderly goodbye to the chain's node."""
+PEER_CLOSE_S = CHAIN_CLOSE_S / 2
+"""The local chain waits so long for a client that doesn't answer when it hangs up: less than clients wait."""
+SDIST_FETCH_S = 240.0
+"""For pip to fetch the archive that holds the chain's metadata."""
+STORAGE_READY_S = 30.0
+"""For the embedded storage server to start and take a write."""
+STORAGE_STOP_S = DRAIN_S / 2
+"""For the embedded storage server to end by itself, before it is killed: its owner must be done within the drain."""
+LONGEST_ASKED_WAIT_S = 60.0
+"""A Retry-After beyond this is cut: the caller has deadlines of its own."""
+PROBE_URL_LIFE_S = 300
+"""Life of the URL that a bucket is tried with."""
+MAX_CLOCK_SKEW_S = 60.0
+"""How far our clock may be off the storage's: presigned URLs would die early; S3 itself refuses at 15 minutes."""
+
+
+def check() -> None:
+    """Raise ValueError when two times contradict each other."""
+    rules = {
+        "a lease must survive two lost renewals": LEASE_RENEW_S * 3 < LEASE_S,
+        "one slow storage call must not cost the lease": STORE_READ_S + CONNECT_S < LEASE_S,
+        "replays would slip through": NONCE_MAX_AGE_S + NONCE_SKEW_S <= NONCE_RETENTION_S,
+        "the storage server must be down within the drain": STORAGE_STOP_S < DRAIN_S,
+        "a client must outwait the node's goodbye": PEER_CLOSE_S < CHAIN_CLOSE_S,
+        "a chain call must outlast a goodbye": CHAIN_CLOSE_S < CHAIN_CALL_S,
+        "pauses between retries must grow": RETRY_FIRST_S < RETRY_MOST_S <= LONGEST_ASKED_WAIT_S,
+        "the storage must notice a dead link before its answer is given up": CONNECT_S < STORE_READ_S,
+        "a probe's URL must outlive a clock that is off": MAX_CLOCK_SKEW_S < PROBE_URL_LIFE_S,
+    }
+    for broken in (rule for rule, holds in rules.items() if not holds):
+        raise ValueError(f"contradictory waiting times: {broken}")
+
+
+check()

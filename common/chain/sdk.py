@@ -40,7 +40,6 @@ from common.errors import BrigadeError, Fatal, OperatorError, Rejected, Retryabl
 from common.units import Coldkey, Hotkey, Uid
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 2.0
 SDK_FILES = {  # variable → what the SDK would otherwise keep in the home folder
     "BITTENSOR_RUNTIME_CACHE_DIR": "runtime-cache",
     "BTCLI_CONFIG": "btcli.json",
@@ -111,12 +110,12 @@ class SdkChain:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(TimeoutError, bt.BittensorError, OSError):
-                await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+                await asyncio.wait_for(client.close(), timeouts.CHAIN_CLOSE_S)
 
     async def close(self) -> None:
         """See ``ChainPort``."""
         if self._dial is not None:
-            await asyncio.wait({self._dial}, timeout=CLOSE_TIMEOUT_S)
+            await asyncio.wait({self._dial}, timeout=timeouts.CHAIN_CLOSE_S)
         await self._drop()
 
     async def _run(self, work: Callable[[bt.Client], Awaitable[T]], unsure: str = "") -> T:

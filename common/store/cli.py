@@ -43,7 +43,7 @@ def serve(
             if server.returncode() is not None:
                 raise SetupError(f"the storage server ended by itself ({server.returncode()}); see {server.log_path}")
     finally:
-        server.stop(timeout_s=timeouts.DRAIN_S / 2)
+        server.stop()
 
 
 @app.command()

@@ -16,10 +16,9 @@ from common.store.http import HttpClient
 from common.store.port import AccessDenied, ObjectStore, PreconditionFailed, PresignedPut
 from common.store.s3 import S3Store
 from common.store.transfer import upload
+from common.timeouts import MAX_CLOCK_SKEW_S, PROBE_URL_LIFE_S
 from common.units import sha256_hex
 
-MAX_SKEW_S = 60.0  # presigned URLs would die early or live long; S3 itself refuses at 15 minutes
-_LIFE_S = 300
 Send = Callable[[PresignedPut, bytes], object]
 _ADVICE = "use Cloudflare R2, AWS S3 or the embedded server (brigade storage serve)"
 
@@ -75,7 +74,7 @@ def _run_checks(store: ObjectStore, folder: str, send: Send, skew_s: Callable[[]
 def _check_clock(skew_s: Callable[[], float]) -> float:
     """Also the first request: wrong credentials and a missing bucket end here, in the store's own words."""
     found_s = skew_s()
-    if abs(found_s) > MAX_SKEW_S:
+    if abs(found_s) > MAX_CLOCK_SKEW_S:
         raise SetupError(f"this machine's clock is {found_s:+.0f} s off the storage's: set it by NTP and try again")
     return found_s
 
@@ -101,7 +100,7 @@ def _check_swap(store: ObjectStore, key: str) -> None:
 
 def _check_presigned(store: ObjectStore, key: str, send: Send) -> None:
     body, other = b"announced", b"different"
-    presigned = store.presign_put(key, size_bytes=len(body), sha256=sha256_hex(body), expires_s=_LIFE_S)
+    presigned = store.presign_put(key, size_bytes=len(body), sha256=sha256_hex(body), expires_s=PROBE_URL_LIFE_S)
     try:
         send(presigned, other)
     except Rejected:

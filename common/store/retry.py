@@ -26,7 +26,7 @@ class RetryPolicy:
     attempts: int = 5
     first_wait_s: float = timeouts.RETRY_FIRST_S
     longest_wait_s: float = timeouts.RETRY_MOST_S
-    longest_asked_wait_s: float = 60.0  # a Retry-After beyond this is cut: the caller has deadlines of its own
+    longest_asked_wait_s: float = timeouts.LONGEST_ASKED_WAIT_S
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.first_wait_s < 0 or self.longest_wait_s < self.first_wait_s:

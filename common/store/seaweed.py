@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from common import timeouts
 from common.deathsig import bound_to_parent
 from common.errors import OperatorError, Retryable, SetupError
 from common.files import write_atomically
@@ -85,7 +86,7 @@ class SeaweedServer:
         self,
         *,
         die_with_parent: bool = False,
-        ready_within_s: float = 30.0,
+        ready_within_s: float = timeouts.STORAGE_READY_S,
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> StorageConfig:
@@ -109,7 +110,7 @@ class SeaweedServer:
             (self.directory / "ports.json").unlink()  # a stranger may have taken one between our look and the server's
         raise SetupError(f"the storage server did not start; see {self.directory / 'server.out'} and {self.log_path}")
 
-    def stop(self, *, timeout_s: float = 10.0) -> None:
+    def stop(self, *, timeout_s: float = timeouts.STORAGE_STOP_S) -> None:
         """SIGTERM, wait, SIGKILL. Acknowledged data survives both."""
         if self._process is None:
             return

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import timeouts
 from common.chain.local.splice import clone_storage_entry, opaque
 from common.errors import SetupError
 from common.files import PUBLIC, write_atomically
@@ -31,7 +32,6 @@ GOLDEN_MEMBER = f"bittensor-{SDIST_VERSION}/tests/fixtures/golden.json"
 CACHE_NAME = f"chain-metadata-{SDIST_SHA256[:12]}.json"
 MAX_SDIST_BYTES = 16 << 20
 MAX_GOLDEN_BYTES = 16 << 20
-PIP_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _download(cache_dir: Path) -> bytes:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--no-binary", "bittensor", "--dest", folder, f"bittensor=={SDIST_VERSION}"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeouts.SDIST_FETCH_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise _cannot_fetch(str(error)) from None
         path = Path(folder) / SDIST_NAME

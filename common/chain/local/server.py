@@ -17,6 +17,7 @@ from loguru import logger
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from common import timeouts
 from common.chain.local.node import Node
 from common.chain.local.pool import Watcher
 from common.chain.local.rpc import RpcError, call_method
@@ -26,7 +27,6 @@ MAX_FRAME_BYTES = 4 << 20
 MAX_BATCH = 100
 MAX_QUEUED = 4096
 MAX_SUBSCRIPTIONS = 256
-CLOSE_TIMEOUT_S = 1.0  # for a client that doesn't answer when we hang up
 
 # Whoever probes the port makes websockets log an error with a traceback; it says nothing to an operator.
 _handshakes = logging.getLogger("brigade.chain.websockets")
@@ -163,7 +163,7 @@ async def listen(node: Node, host: str, port: int) -> Server:
         await _handle(node, socket)
 
     options: dict[str, Any] = {"max_size": MAX_FRAME_BYTES, "ping_interval": None, "compression": None}
-    options["close_timeout"] = CLOSE_TIMEOUT_S
+    options["close_timeout"] = timeouts.PEER_CLOSE_S
     return await serve(handle, host, port, logger=_handshakes, **options)
 
 
