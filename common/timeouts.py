@@ -52,10 +52,46 @@ PROBE_URL_LIFE_S = 300
 """Life of the URL that a bucket is tried with."""
 MAX_CLOCK_SKEW_S = 60.0
 """How far our clock may be off the storage's: presigned URLs would die early; S3 itself refuses at 15 minutes."""
+ROLE_STOP_S = 4.0
+"""For the parts of a miner or a validator that was told to stop: the current step, and writing the state. What
+hangs on the network then is left behind."""
+ORDER_RESERVED_S = 1.5
+"""Of the time to drain, for each group of processes that is stopped after this one."""
+SUMMARY_S = 120.0
+"""For the summary of a run that has reached its goal."""
+SUMMARY_WHEN_FAILED_S = SUMMARY_S / 6
+"""For the summary of a run that failed."""
+SUMMARY_WHEN_STOPPED_S = 4.0
+"""For the summary of a run that was told to stop; what is left of the time to drain is for the processes to end."""
+SERVERS_READY_S = 2 * STORAGE_READY_S
+"""For storage and chain to answer ``brigade up``, on a loaded machine."""
+FIRST_STATUS_S = 1.5 * SERVERS_READY_S
+"""For the validator's first answer."""
+STATUS_EVERY_S = 0.5
+"""Pause between two looks of ``brigade up`` at the validator."""
+STATUS_CACHE_S = 0.2
+"""Age up to which a validator answers with the status it has made already."""
+REPORT_WITHIN_S = 60.0
+"""For the last report, on a loaded machine."""
+LEADER_LOOK_S = 0.2
+"""Pause between two looks of a leader at its round."""
+IDLE_LOOK_S = 0.5
+"""The same, when there is nothing to lead."""
+FOLLOWER_LOOK_S = 1.0
+"""Pause between two looks of a follower at the log."""
+ASLEEP_S = RETRY_MOST_S + 5.0
+"""A gap between two looks that no wait of ours explains: the process was stopped, or starved."""
+CHAIN_AWAY_S = RETRY_MOST_S
+"""Pause before the chain is asked again for what it refused or did not answer."""
+METAGRAPH_STALE_S = 12 * METAGRAPH_REFRESH_S
+"""A metagraph older than this is read again by the next look, if the chain answers."""
+KEEP_ALIVE_S = 75
+"""A validator closes a connection on which nothing was asked for so long."""
 
 
 def check() -> None:
     """Raise ValueError when two times contradict each other."""
+    pauses = (LEADER_LOOK_S, IDLE_LOOK_S, FOLLOWER_LOOK_S, RETRY_MOST_S)
     rules = {
         "a lease must survive two lost renewals": LEASE_RENEW_S * 3 < LEASE_S,
         "one slow storage call must not cost the lease": STORE_READ_S + CONNECT_S < LEASE_S,
@@ -65,6 +101,10 @@ def check() -> None:
         "a chain call must outlast a goodbye": CHAIN_CLOSE_S < CHAIN_CALL_S,
         "pauses between retries must grow": RETRY_FIRST_S < RETRY_MOST_S <= LONGEST_ASKED_WAIT_S,
         "the storage must notice a dead link before its answer is given up": CONNECT_S < STORE_READ_S,
+        "a role must end within what the drain leaves it": ROLE_STOP_S <= DRAIN_S - 2 * ORDER_RESERVED_S,
+        "a summary must leave time to drain": SUMMARY_WHEN_STOPPED_S < DRAIN_S,
+        "a status must be newer than the look before": STATUS_CACHE_S < STATUS_EVERY_S,
+        "no regular pause may look like sleep": max(pauses) < ASLEEP_S,
         "a probe's URL must outlive a clock that is off": MAX_CLOCK_SKEW_S < PROBE_URL_LIFE_S,
     }
     for broken in (rule for rule, holds in rules.items() if not holds):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from loguru import logger
 
+from common import timeouts
 from common.blocking import in_thread
 from common.chain.discovery import base_url
 from common.chain.port import ChainPort
@@ -46,8 +47,6 @@ from miner.worker import Worker
 SHARD = ShardId(0)
 FOR_THE_OPERATOR = frozenset({"not_registered", "bad_commitment", "bad_endpoint"})
 """Refusals at the start that waiting does not cure."""
-DRAIN_S = 4.0
-"""Longest orderly end: the current step, and writing the state."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Agent:
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if self._session is not None and not work.done():
             self._session.drain()
-            await asyncio.wait({work}, timeout=DRAIN_S)
+            await asyncio.wait({work}, timeout=timeouts.ROLE_STOP_S)
         for task in (work, stopped):
             task.cancel()
         if not work.cancelled() and work.done():

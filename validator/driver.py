@@ -15,13 +15,14 @@ import random
 
 from loguru import logger
 
+from common import timeouts
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpened
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
-from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S, RETRY_MOST_S
+from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
 from common.units import Hotkey, Revision
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
@@ -31,11 +32,6 @@ from validator.round.tokens import proven_rates
 from validator.rounds import begin, facts_of, finished, known_seats, restore_submissions, unreported
 from validator.scorer import Scorer
 
-LOOK_S = 0.2
-FOLLOW_S = 1.0
-IDLE_S = 0.5
-ASLEEP_S = RETRY_MOST_S + 5.0
-"""A gap between two looks that no wait of ours explains: the process was stopped, or starved."""
 HOLD = RetryPolicy()
 
 
@@ -109,7 +105,7 @@ class Driver:
         if await board.leadership.try_lead():
             return 0.0
         self._say(f"following: {board.leadership.reason}")
-        return FOLLOW_S
+        return timeouts.FOLLOWER_LOOK_S
 
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""
@@ -155,7 +151,7 @@ class Driver:
             if self._until is not None and run.head >= self._until:
                 self._say(f"revision {run.head} is reached: nothing more to do")
                 await board.leadership.renew()
-                return IDLE_S
+                return timeouts.IDLE_LOOK_S
             await board.membership.refresh_if_stale()
             reason = f"round {run.next_round} on revision {run.head}"
             run = await self._append(RoundOpened(run.next_round, run.head), reason)
@@ -176,7 +172,7 @@ class Driver:
         if decision.action is Action.WAIT:
             self._say(told)
             await board.leadership.renew()
-            return LOOK_S
+            return timeouts.LEADER_LOOK_S
         board.waiting_for = told
         await self._act(decision)
         return 0.0
@@ -225,7 +221,7 @@ class Driver:
         if self._stepped_s is None:
             return
         slept_s = self._board.now_s() - self._stepped_s
-        if slept_s < ASLEEP_S:
+        if slept_s < timeouts.ASLEEP_S:
             return
         logger.warning("this process slept for {:.1f} s: deadlines move, nobody counts as silent", slept_s)
         members, current = self._board.members, self._board.round

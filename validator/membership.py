@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 from loguru import logger
 
+from common import timeouts
 from common.chain.port import ChainPort, Metagraph, Neuron
 from common.clock import Clock
 from common.errors import RemoteError, Retryable
 from common.timeouts import CHAIN_CALL_S, METAGRAPH_REFRESH_S
 from common.units import Coldkey, Hotkey, Uid
-
-STALE_S = 60.0
-"""A metagraph older than this is read again by the next look, if the chain answers."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Membership:
 
     async def refresh_if_stale(self) -> None:
         """Read the metagraph again when it is old."""
-        if self._metagraph is None or self._clock.monotonic_s() - self._read_s > STALE_S:
+        if self._metagraph is None or self._clock.monotonic_s() - self._read_s > timeouts.METAGRAPH_STALE_S:
             await self.refresh()
 
     async def refresh(self) -> None:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from loguru import logger
 
+from common import timeouts
 from common.chain.port import ChainPort, Endpoint, Hyperparameters, Metagraph
 from common.chain.weights import to_u16
 from common.errors import Fatal, Rejected, RemoteError, Retryable
@@ -25,7 +26,6 @@ from validator.scoring.policy import Seat
 SETTLE_BLOCKS = 8
 """A transaction whose fate is unknown is looked for this long before another may be sent."""
 LOOK_BLOCKS = 2
-AWAY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Payments:
                 await self._chain.wait_for_block(until, CHAIN_CALL_S)
             except Retryable as fault:
                 logger.debug("payments wait for the chain: {}", fault)
-                await asyncio.sleep(fault.retry_after_s or AWAY_S)
+                await asyncio.sleep(fault.retry_after_s or timeouts.CHAIN_AWAY_S)
             except (Rejected, Fatal) as error:
                 logger.warning("weights are not set: {}", error)
-                await asyncio.sleep(AWAY_S)
+                await asyncio.sleep(timeouts.CHAIN_AWAY_S)
 
     async def look(self) -> int:
         """One look, and the write if it is due; the block to look again at."""
@@ -173,4 +173,4 @@ async def keep_served(chain: ChainPort, netuid: int, hotkey: Hotkey, endpoint: E
             return
         except RemoteError as error:
             logger.warning("the endpoint is not published yet: {}", error)
-            await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(timeouts.CHAIN_AWAY_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from common import timeouts
 from common.units import Hotkey, RoundId
 from common.wire import (
     CompleteReply,
@@ -31,7 +32,6 @@ from validator.round.facts import Phase as RoundPhase
 from validator.round.facts import RoundPolicy
 from validator.rounds import Round, facts_of
 
-STATUS_CACHE_S = 0.2
 MAX_MINERS = 256
 Instruction = Literal["train", "submit", "wait"]
 
@@ -88,7 +88,7 @@ class ValidatorService:
     def status(self) -> Status:
         """The validator's view of everything, at most a fraction of a second old."""
         now_s = self._board.now_s()
-        if self._cached is None or now_s - self._cached[0] >= STATUS_CACHE_S:
+        if self._cached is None or now_s - self._cached[0] >= timeouts.STATUS_CACHE_S:
             self._cached = (now_s, self._status())
         return self._cached[1]
 

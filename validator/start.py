@@ -22,6 +22,7 @@ from typing import TypeVar
 import torch
 from loguru import logger
 
+from common import timeouts
 from common.blocking import in_thread
 from common.chain.commitment import RunLocation
 from common.chain.discovery import find_run
@@ -53,8 +54,6 @@ START_ATTEMPTS = 12
 PATIENCE = RetryPolicy(attempts=START_ATTEMPTS)
 LOG_PATIENCE = Patience(RetryPolicy(attempts=3))
 """Of single calls; the driver holds and repeats beyond that, and says so."""
-STOP_S = 4.0
-"""Longest wait for the parts of a process that was told to stop; what hangs on the network then is left behind."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +189,6 @@ async def until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
     stopping.cancel()
     if not task.done():
         task.cancel()
-        await asyncio.wait((task,), timeout=STOP_S)
+        await asyncio.wait((task,), timeout=timeouts.ROLE_STOP_S)
         return None
     return task.result()

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from common import timeouts
 from common.errors import SetupError
 
 BACKLOG = 512
-KEEP_ALIVE_S = 75
 MAX_CONNECTIONS = 1024
 
 
@@ -43,7 +43,7 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             lifespan="off",
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=timeouts.KEEP_ALIVE_S,
             limit_concurrency=MAX_CONNECTIONS,
             server_header=False,
             date_header=False,

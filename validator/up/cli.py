@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 from loguru import logger
 
+from common import timeouts
 from common.chain.sdk import SdkChain, isolate_sdk
 from common.clock import Clock, SystemClock
 from common.errors import BrigadeError
@@ -38,10 +39,6 @@ from validator.up.watch import Watcher
 
 app = typer.Typer(help="Run everything on this machine.", rich_markup_mode=None)
 BAD_END = 1
-SUMMARY_S = 120.0
-SUMMARY_WHEN_FAILED_S = 20.0
-SUMMARY_WHEN_STOPPED_S = 4.0
-"""What is left of the ten seconds is for the processes to end."""
 
 
 class Stopped(BaseException):
@@ -142,14 +139,14 @@ def _train(settings: Settings, run: LocalRun, supervisor: Supervisor, display: D
     clock = SystemClock()
     ready = run.start()
     watcher = Watcher(ready, supervisor, display, clock, time.sleep, settings.block_time_s)
-    within_s = SUMMARY_WHEN_FAILED_S
+    within_s = timeouts.SUMMARY_WHEN_FAILED_S
     try:
         with status_client() as client:
             watcher.until_done(lambda: fetch_status(client, ready.place.validator_url))
-        within_s = SUMMARY_S
+        within_s = timeouts.SUMMARY_S
     except Stopped:
         display.note("stopping", event="stopping")
-        within_s = SUMMARY_WHEN_STOPPED_S
+        within_s = timeouts.SUMMARY_WHEN_STOPPED_S
         raise
     finally:
         told = _summarise(settings, ready, watcher, display, within_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from common import timeouts
 from common.spec import RoundSpec
 from common.timeouts import CHAIN_CALL_S
 from common.units import Revision, RoundId
@@ -16,8 +17,6 @@ from common.wire import Status
 
 PATIENCE_ROUNDS = 4
 """Longest rounds without a commit after which a run with a goal is given up."""
-REPORT_WITHIN_S = 60.0
-"""For the last report, on a loaded machine."""
 
 
 class Stage(StrEnum):
@@ -63,7 +62,7 @@ def stall_limit_s(rounds: RoundSpec) -> float:
 def pay_within_s(tempo_blocks: int, rate_limit_blocks: int, block_time_s: float) -> float:
     """Time from the last commit to its scores on chain: the report, up to two epochs (weights are set once in each),
     the rate limit, and one call to the chain."""
-    return REPORT_WITHIN_S + CHAIN_CALL_S + (2 * tempo_blocks + rate_limit_blocks) * block_time_s
+    return timeouts.REPORT_WITHIN_S + CHAIN_CALL_S + (2 * tempo_blocks + rate_limit_blocks) * block_time_s
 
 
 def stalled(mark: Mark, now_s: float, rounds: RoundSpec) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from common import keys
+from common import keys, timeouts
 from common.chain.port import ChainPort
 from common.chain.sdk import SdkChain
 from common.chain.wallets import DevWallet, Wallet
@@ -41,7 +41,6 @@ from validator.up.ports import choose_ports
 from validator.up.supervisor import Supervisor, look_after
 from validator.up.table import Display
 
-SERVERS_WITHIN_S = 60.0
 ANY_NETUID = 1
 """For a spec that is only tried."""
 T = TypeVar("T")
@@ -141,13 +140,17 @@ class LocalRun:
             return store
 
         # Before the bucket's policy and keys are loaded, the server answers as if they were wrong.
-        store = self._wait("the storage", look, SERVERS_WITHIN_S, (Retryable, SetupError, Rejected))
+        store = self._wait("the storage", look, timeouts.SERVERS_READY_S, (Retryable, SetupError, Rejected))
         self._display.note("storage is ready", event="ready", part="storage")
         return store
 
     def _chain(self, ports: dict[str, int]) -> int:
         url = plan.chain_url(ports)
-        self._wait("the chain", lambda: ask(SdkChain(url), lambda chain: chain.block()), SERVERS_WITHIN_S, (Retryable,))
+
+        def look() -> int:
+            return ask(SdkChain(url), lambda chain: chain.block())
+
+        self._wait("the chain", look, timeouts.SERVERS_READY_S, (Retryable,))
         self._display.note("the chain is ready", event="ready", part="chain")
 
         def connect(wallet: Wallet | DevWallet | None) -> ChainPort:

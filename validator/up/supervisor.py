@@ -18,6 +18,7 @@ from typing import IO
 
 from loguru import logger
 
+from common import timeouts
 from common.clock import Clock
 from common.deathsig import bound_to_parent
 from common.errors import SetupError
@@ -28,7 +29,6 @@ _LAST_LINES = 20
 _LINE_CHARS = 400
 _LAST_WORDS = 200
 MEANT_FOR_ALL = frozenset({"BRIGADE_BITTENSOR_SDIST"})
-_RESERVED_S = 1.5  # of the time to drain, for each order that is still to come
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Supervisor:
             group = [child for child in self.children.values() if child.spec.order == order and child.pid]
             for child in group:
                 _signal(child, signal.SIGTERM)
-            self._wait(group, deadline_s - _RESERVED_S * (len(orders) - position - 1), sleep)
+            self._wait(group, deadline_s - timeouts.ORDER_RESERVED_S * (len(orders) - position - 1), sleep)
         return self.kill()
 
     def kill(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from common import timeouts
 from common.clock import Clock
 from common.errors import BrigadeError, Retryable, SetupError
 from common.runlog.reader import LogReader
@@ -16,9 +17,6 @@ from validator.up.bootstrap import TEMPO_BLOCKS, WEIGHTS_RATE_LIMIT_BLOCKS
 from validator.up.run import Ready
 from validator.up.supervisor import Supervisor, look_after
 from validator.up.table import Display
-
-FIRST_STATUS_WITHIN_S = 90.0
-STATUS_EVERY_S = 0.5
 
 
 class GaveUp(BrigadeError):
@@ -60,7 +58,7 @@ class Watcher:
     def until_done(self, look: Callable[[], Status | None]) -> None:
         """Return when the goal is reached. Raises ``GaveUp`` or SetupError when it can't be."""
         while not self._step(look()):
-            self._sleep(STATUS_EVERY_S)
+            self._sleep(timeouts.STATUS_EVERY_S)
 
     def _step(self, status: Status | None) -> bool:
         """One look; whether the run is done."""
@@ -84,8 +82,8 @@ class Watcher:
 
     def _check_patience(self, now_s: float) -> None:
         if self._mark is None:
-            if now_s - self._began_s > FIRST_STATUS_WITHIN_S:
-                raise SetupError(f"the validator did not answer within {FIRST_STATUS_WITHIN_S:g} s")
+            if now_s - self._began_s > timeouts.FIRST_STATUS_S:
+                raise SetupError(f"the validator did not answer within {timeouts.FIRST_STATUS_S:g} s")
         elif self._reached_s is not None:
             if now_s - self._reached_s > self._pay_within_s:
                 raise GaveUp(
