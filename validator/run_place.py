@@ -22,7 +22,7 @@ from common.store.port import ObjectReader, ObjectStore
 from common.store.reader import HttpReader, StoreReader
 from common.store.s3 import S3Store
 from common.store.seaweed import SeaweedServer
-from common.units import Sha256
+from common.units import Sha256, is_sha256
 from validator.up.folder import Busy, Folder, locked
 
 DEFAULT_FOLDER = Path("brigade-run")
@@ -152,6 +152,6 @@ def _run_file(path: Path) -> dict[str, str]:
 
 
 def _sha256(text: str | None) -> Sha256 | None:
-    if text is not None and (len(text) != 64 or any(c not in "0123456789abcdef" for c in text)):
+    if text is not None and not is_sha256(text):
         raise OperatorError("a spec's hash is 64 lowercase hex digits")
     return None if text is None else Sha256(text)
