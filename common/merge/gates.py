@@ -35,8 +35,6 @@ class Candidate:
     """Validated tokens."""
     received: int
     """Order of the receipts: of two copies the one received later is the copy."""
-    discount: float = 1.0
-    """What its tokens count for: below 1 for newcomers."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +76,14 @@ def decide(
     stats: GroupStats,
     policy: GateSpec,
     bases: Mapping[Revision, float],
-    history_norm: float | None = None,
 ) -> tuple[Decision, ...]:
     """A decision for each candidate, in order; ``stats`` has the same order.
 
-    ``bases`` gives the revisions that are accepted as base, each with what its tokens count for. ``history_norm`` is
-    the usual norm of earlier rounds *at the same density*; it serves when fewer than three deltas are left.
+    ``bases`` gives the revisions that are accepted as base, each with what its tokens count for. Fewer than three
+    deltas are neither clipped nor rejected for their norm, since the median would be a suspect's: the held-out-loss
+    guard stands behind them.
     """
-    return _Gates(tuple(candidates), stats, policy, bases, history_norm).decide()
+    return _Gates(tuple(candidates), stats, policy, bases).decide()
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ class _Gates:
     stats: GroupStats
     policy: GateSpec
     bases: Mapping[Revision, float]
-    history_norm: float | None
 
     def decide(self) -> tuple[Decision, ...]:
         out: dict[int, Decision] = {i: found for i in self._left({}) if (found := self._alone(i))}
@@ -118,7 +115,7 @@ class _Gates:
 
     def _tokens(self, i: int) -> float:
         one = self.candidates[i]
-        return one.tokens * one.discount * self.bases[one.base]
+        return one.tokens * self.bases[one.base]
 
     def _alone(self, i: int) -> RejectedDelta | None:
         one = self.candidates[i]
@@ -126,7 +123,7 @@ class _Gates:
             allowed = ", ".join(str(base) for base in sorted(self.bases))
             return RejectedDelta("base_mismatch", f"made on revision {one.base}; this plan takes {allowed}")
         if not self._tokens(i) > 0:
-            return RejectedDelta("no_tokens", f"{one.tokens} validated tokens, discount {one.discount:g}")
+            return RejectedDelta("no_tokens", f"{one.tokens} validated tokens")
         if not self.stats.finite[i]:
             return RejectedDelta("non_finite", "it holds infinite values or NaN")
         if self.stats.shared[i, i] == 0:
@@ -152,8 +149,7 @@ class _Gates:
         return verdicts
 
     def _usual_norm(self, left: Sequence[int]) -> float | None:
-        usual = usual_norm(self.stats.norms[list(left)], self._voices(left))
-        return self.history_norm if usual is None else usual
+        return usual_norm(self.stats.norms[list(left)], self._voices(left))
 
     def _oversized(self, left: Sequence[int], usual: float | None) -> dict[int, RejectedDelta]:
         if usual is None:
