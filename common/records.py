@@ -100,9 +100,7 @@ class StoredSubmission:
     receipt_record: SignedRecord
 
     def encode(self) -> bytes:
-        return canonical.dumps(
-            {"manifest": self.manifest_record.to_json(), "receipt": self.receipt_record.to_json()}
-        )
+        return canonical.dumps({"manifest": self.manifest_record.to_json(), "receipt": self.receipt_record.to_json()})
 
 
 def sign_manifest(manifest: Manifest, signer: Signer) -> SignedRecord:

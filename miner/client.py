@@ -162,9 +162,7 @@ class ValidatorClient:
             sent["content-type"] = "application/json"
         try:
             async with self._http.stream(method, path, content=body, headers=sent) as response:
-                return _Answer(
-                    response.status_code, await _capped(response), response.headers.get(REPLY_SIGNATURE, "")
-                )
+                return _Answer(response.status_code, await _capped(response), response.headers.get(REPLY_SIGNATURE, ""))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Retryable(f"no answer from {self.base_url} ({type(error).__name__})") from error
 

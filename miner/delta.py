@@ -105,9 +105,7 @@ def settle(spec: RunSpec, memory: Feedback, sent: Submission, member: PlanMember
     return fb.named(memory, sent.target, decode(sent.delta, expect=params, count=len(sent.target)))
 
 
-def _manifest(
-    spec: RunSpec, work: WorkDone, delta: bytes, params: CodecParams, count: int, signer: Signer
-) -> Manifest:
+def _manifest(spec: RunSpec, work: WorkDone, delta: bytes, params: CodecParams, count: int, signer: Signer) -> Manifest:
     shard, digest = ShardId(0), sha256_hex(delta)
     return Manifest(
         schema=SCHEMA,

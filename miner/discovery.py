@@ -47,9 +47,7 @@ async def find_seat(chain: ChainPort, netuid: int, hotkey: Hotkey) -> Found:
 class LeaderLink:
     """The connection to whoever leads, one long-lived client at a time. The event loop owns it."""
 
-    def __init__(
-        self, chain: ChainPort, netuid: int, signer: KeypairSigner, clock: Clock, allow_private: bool
-    ) -> None:
+    def __init__(self, chain: ChainPort, netuid: int, signer: KeypairSigner, clock: Clock, allow_private: bool) -> None:
         self._chain = chain
         self._netuid = netuid
         self._signer = signer

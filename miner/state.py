@@ -105,9 +105,9 @@ class StateFolder:
         return self._folder / f"{name}.safetensors"
 
     def _save(self, name: str, tensors: Tensors, facts: Facts) -> None:
-        data = to_safetensors({key: np.ascontiguousarray(value) for key, value in tensors.items()}, {
-            **self._owner, **facts
-        })
+        data = to_safetensors(
+            {key: np.ascontiguousarray(value) for key, value in tensors.items()}, {**self._owner, **facts}
+        )
         with atomic_file(self._path(name), len(data)) as file:
             file.write(data)
 

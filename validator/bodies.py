@@ -27,9 +27,7 @@ class RememberingReader:
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
-    def fetch(
-        self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None
-    ) -> bytes:
+    def fetch(self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None) -> bytes:
         """See ``ObjectReader.fetch``."""
         if sha256 is not None:
             with self._lock:

@@ -41,8 +41,11 @@ def check_claims(spec: RunSpec, manifest: Manifest, count: int) -> Finding:
         return Finding("bad_manifest", f"a submission brings at least one token, in 1 to {MAX_STEPS} steps")
     samples = manifest.steps * spec.inner.batch_size
     if manifest.sample_count > samples or manifest.tokens > manifest.sample_count * spec.data.seq_len:
-        return Finding("bad_manifest", f"{manifest.tokens} tokens of {manifest.sample_count} samples do not fit "
-                       f"{manifest.steps} steps of {spec.inner.batch_size} × {spec.data.seq_len}")
+        return Finding(
+            "bad_manifest",
+            f"{manifest.tokens} tokens of {manifest.sample_count} samples do not fit "
+            f"{manifest.steps} steps of {spec.inner.batch_size} × {spec.data.seq_len}",
+        )
     return Finding()
 
 

@@ -159,4 +159,3 @@ class Intake:
         """Until the last moment at which an upload of this round can count."""
         left_s = seconds_left(current.state, self._board.now_s(), self._policy)
         return left_s + self._policy.submit_deadline_s if current.state.phase is Phase.OPEN else left_s
-

@@ -19,9 +19,7 @@ class Totals:
     online_s: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.tokens + other.tokens, self.training_s + other.training_s, self.online_s + other.online_s
-        )
+        return Totals(self.tokens + other.tokens, self.training_s + other.training_s, self.online_s + other.online_s)
 
     def since(self, base: Totals) -> Totals:
         """Growth from ``base``, at least nothing."""

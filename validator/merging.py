@@ -72,9 +72,7 @@ def guard(base_loss: float, new_loss: float) -> None:
         raise Rejected("loss_guard", f"the held-out loss would go from {base_loss:.3f} to {new_loss:.3f}")
 
 
-def store_revision(
-    store: ObjectStore, state: RunState, plan: RoundFrozen, results: tuple[MergeResult, ...]
-) -> Merged:
+def store_revision(store: ObjectStore, state: RunState, plan: RoundFrozen, results: tuple[MergeResult, ...]) -> Merged:
     """Put updates, and snapshots when their turn has come; the entry that commits them."""
     spec, revision = state.spec, state.next_revision
     with_snapshot = revision % spec.round.snapshot_every == 0

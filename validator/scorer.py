@@ -153,9 +153,7 @@ class Scorer:
         if first_loss is None:
             first_loss = self._first_loss(finished.run)
         works = list(_works(finished, drops, task.seats, board.standing.report))
-        scores = score_round(
-            works, board.standing.averages, finished.committed, board.spec.scoring.average_rounds
-        )
+        scores = score_round(works, board.standing.averages, finished.committed, board.spec.scoring.average_rounds)
         largest = max((score.score for score in scores), default=0.0)
         gone = {score.work.hotkey for score in scores if forgettable(score.score, largest)} - task.books.keys()
         kept = [score for score in scores if score.work.decision != "absent" or score.work.hotkey not in gone]

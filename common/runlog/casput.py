@@ -55,9 +55,7 @@ def put_once(store: ObjectStore, key: str, body: bytes, replaces: str | None, pa
 
 def read_now(store: ObjectStore, key: str, patience: Patience) -> Holder | None:
     """The object as it is, as nobody's in particular; None when there is none."""
-    return with_retries(
-        lambda: _read_once(store, key), patience.policy, sleep=patience.sleep, uniform=patience.uniform
-    )
+    return with_retries(lambda: _read_once(store, key), patience.policy, sleep=patience.sleep, uniform=patience.uniform)
 
 
 def _read_once(store: ObjectStore, key: str) -> Holder | None:

@@ -339,5 +339,3 @@ def _member(manifest: Manifest, manifest_sha256: str, accept: bool) -> PlanMembe
         weight=32.0 if accept else 0.0,
         scale=32.0 if accept else 0.0,
     )
-
-

@@ -85,7 +85,8 @@ def test_whatever_a_leader_names_is_judged(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["http://127.0.0.1:9000", "http://localhost:9000", "https://169.254.169.254", "http://[::ffff:10.0.0.1]"]
+    "endpoint",
+    ["http://127.0.0.1:9000", "http://localhost:9000", "https://169.254.169.254", "http://[::ffff:10.0.0.1]"],
 )
 def test_a_private_storage_is_refused(endpoint: str) -> None:
     with pytest.raises(Rejected, match=r"bad_endpoint.*--allow-private permits it"):

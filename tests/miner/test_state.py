@@ -82,9 +82,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, name: str, damage: str) -> 
     Ledger.open(SPEC, folder(tmp_path), COUNT)
 
 
-@pytest.mark.parametrize(
-    "other", [{"spec": replace(SPEC, seed=1)}, {"hotkey": Hotkey("5" + "F" * 47)}]
-)
+@pytest.mark.parametrize("other", [{"spec": replace(SPEC, seed=1)}, {"hotkey": Hotkey("5" + "F" * 47)}])
 def test_state_of_another_run_or_hotkey_is_not_taken(tmp_path: Path, other: dict[str, object]) -> None:
     folder(tmp_path).save_memory(memory())
     assert folder(tmp_path, **other).load_memory() is None  # type: ignore[arg-type]

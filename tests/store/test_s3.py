@@ -46,6 +46,7 @@ def test_wrong_secret_and_unknown_key_end_in_one_line(config: StorageConfig) -> 
 
 def test_a_refusal_of_our_own_keys_is_never_held_against_an_object(config: StorageConfig) -> None:
     """A server that starts, or whose keys are changed, answers so; a HEAD's answer has no words."""
+
     def refuse(request: Request) -> Reply:
         return answer(403, "" if request.method == "HEAD" else "AccessDenied")(request)
 

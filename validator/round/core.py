@@ -72,9 +72,7 @@ def _open(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolic
     return Decision(state, Action.WAIT, told)
 
 
-def _why_close(
-    state: RoundState, at_work: list[MemberFacts], tokens: int, now_s: float, policy: RoundPolicy
-) -> str:
+def _why_close(state: RoundState, at_work: list[MemberFacts], tokens: int, now_s: float, policy: RoundPolicy) -> str:
     if tokens >= policy.target_tokens:
         return f"{tokens} tokens reach the target of {policy.target_tokens}"
     if state.deadline_s is not None and now_s >= state.deadline_s:
@@ -84,9 +82,7 @@ def _why_close(
     return ""
 
 
-def _closing(
-    state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy, closed: str = ""
-) -> Decision:
+def _closing(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy, closed: str = "") -> Decision:
     missing = [m for m in facts.members if m.live and (m.trains or not m.heard) and not m.delivered]
     delivered = [m for m in facts.members if m.delivered]
     if not missing:

@@ -80,9 +80,7 @@ def validated_tokens(claimed: int, seen: Seen, rate: float | None, terms: Terms)
     return most, f"{most} of {claimed} claimed: {why}"
 
 
-def proven_rates(
-    merged: Mapping[Hotkey, tuple[int, float]], before: Mapping[Hotkey, float]
-) -> dict[Hotkey, float]:
+def proven_rates(merged: Mapping[Hotkey, tuple[int, float]], before: Mapping[Hotkey, float]) -> dict[Hotkey, float]:
     """The proven rates after a round, of those whose (validated tokens, watched seconds) it merged."""
     shown = {hotkey: tokens / seconds for hotkey, (tokens, seconds) in merged.items() if tokens > 0 and seconds > 0}
     usual = usual_rate(shown.values())

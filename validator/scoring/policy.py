@@ -107,9 +107,7 @@ def forgettable(score: float, largest: float) -> bool:
     return score <= FORGET_BELOW * largest
 
 
-def _score(
-    work: Work, before: float, reference: tuple[float, float], committed: bool, average_rounds: int
-) -> Score:
+def _score(work: Work, before: float, reference: tuple[float, float], committed: bool, average_rounds: int) -> Score:
     good = quality(work.drops, reference) if work.decision == "accepted" else 0.0
     timely = 1.0 if work.decision == "accepted" else 0.0
     earned = max(0, work.tokens) * good * timely if committed else 0.0
