@@ -1,11 +1,13 @@
 """From a subnet's number to a run: chain → owner's commitment → bucket → spec; and to the leader's address.
 
 The chain is asked for the run once and for endpoints only when they are needed: the leader changed, or does not answer.
-While the chain is away, the last address known goes on being used.
+Only a new leader's address is waited for. A doubted one is looked up beside the requests, which go on to the address
+last known: a chain that hangs must not hold up heartbeats.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from loguru import logger
@@ -56,28 +58,43 @@ class LeaderLink:
         self._client: ValidatorClient | None = None
         self._doubtful = False
         self._asked_s: float | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def client(self, leader: Hotkey) -> ValidatorClient:
         """A client of ``leader``. Raises ``Retryable`` or ``Rejected('bad_endpoint')`` if it has no usable address."""
         known = self._client
-        if known is not None and known.server == leader and not (self._doubtful and self._may_ask()):
-            return known
-        try:
-            url = await self._resolve(leader)
-        except RemoteError as error:
-            if known is not None and known.server == leader:
-                logger.debug("keeping the address {} of the leader: {}", known.base_url, error)
-                return known
-            raise
-        return await self._use(leader, url)
+        if known is None or known.server != leader:
+            return await self._use(leader, await self._resolve(leader))
+        self._look_beside(known)
+        return known
 
     def doubt(self) -> None:
-        """The leader did not answer: look its address up again before the next request."""
+        """The leader did not answer: have its address looked up again."""
         self._doubtful = True
 
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
         if self._client is not None:
             await self._client.retire()
+
+    def _look_beside(self, known: ValidatorClient) -> None:
+        """Start a look-up if one is due, and none is under way. Raises what nobody foresaw in the last one."""
+        if self._looking is not None and self._looking.done():
+            self._looking.result()
+            self._looking = None
+        if self._looking is None and self._doubtful and self._may_ask():
+            self._looking = asyncio.create_task(self._look_again(known))
+
+    async def _look_again(self, known: ValidatorClient) -> None:
+        try:
+            url = await self._resolve(known.server)
+        except RemoteError as error:
+            logger.debug("keeping the address {} of the leader: {}", known.base_url, error)
+            return
+        if self._client is known:  # else another leads by now
+            await self._use(known.server, url)
 
     def _may_ask(self) -> bool:
         """The chain is not asked for the same thing all the time."""

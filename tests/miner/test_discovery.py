@@ -13,7 +13,7 @@ import pytest
 from common import timeouts
 from common.chain import commitment
 from common.chain.discovery import base_url
-from common.chain.port import Endpoint
+from common.chain.port import Endpoint, Metagraph
 from common.clock import ManualClock
 from common.errors import BrigadeError, Fatal, Rejected, Retryable
 from common.runlog.reader import LogReader, load_run
@@ -106,7 +106,9 @@ def test_the_leaders_address_is_kept_until_it_is_doubted() -> None:
         link.doubt()
         assert await link.client(ALICE.hotkey) is first, "the chain was asked a moment ago"
         clock.advance(timeouts.METAGRAPH_REFRESH_S)
-        assert (await link.client(ALICE.hotkey)).base_url == "http://127.0.0.2:8002"
+        while (found := await link.client(ALICE.hotkey)) is first:  # looked up beside it
+            await asyncio.sleep(0)
+        assert found.base_url == "http://127.0.0.2:8002"
 
     linked(chain, clock, act)
 
@@ -135,6 +137,55 @@ def test_while_the_chain_is_away_the_known_address_serves() -> None:
         clock.advance(timeouts.METAGRAPH_REFRESH_S)
         with pytest.raises(Retryable, match="away"):
             await link.client(BOB.hotkey)
+
+    linked(chain, clock, act)
+
+
+class HungChain:
+    """Answers once, then takes questions and never answers them."""
+
+    def __init__(self, chain: MemoryWorld) -> None:
+        self._port = chain.port()
+        self.asked = 0
+
+    async def metagraph(self, netuid: int) -> Metagraph:
+        self.asked += 1
+        if self.asked > 1:
+            await asyncio.Event().wait()
+        return await self._port.metagraph(netuid)
+
+
+def test_a_chain_that_hangs_holds_up_no_request_to_a_known_address() -> None:
+    hung, clock = HungChain(subnet_with()), ManualClock()
+
+    async def scenario() -> None:
+        link = LeaderLink(hung, NETUID, MINER, clock, allow_private=True)  # type: ignore[arg-type]
+        first = await link.client(ALICE.hotkey)
+        for _ in range(3):
+            link.doubt()
+            clock.advance(timeouts.METAGRAPH_REFRESH_S)
+            assert await link.client(ALICE.hotkey) is first
+            await asyncio.sleep(0)
+        assert hung.asked == 2, "one question at a time"
+        await link.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_look_up_that_ends_late_does_not_bring_back_the_old_leader() -> None:
+    chain, clock = subnet_with(), ManualClock()
+    serve(chain, 1, 8003)
+
+    async def act(link: LeaderLink) -> None:
+        await link.client(ALICE.hotkey)
+        link.doubt()
+        clock.advance(timeouts.METAGRAPH_REFRESH_S)
+        await link.client(ALICE.hotkey)  # the look-up begins when this task next waits
+        serve(chain, 0, 8002)
+        bob = await link.client(BOB.hotkey)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert await link.client(BOB.hotkey) is bob
 
     linked(chain, clock, act)
 
