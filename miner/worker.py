@@ -53,8 +53,12 @@ class Worker:
             return self._progress
 
     async def call(self, action: Callable[[RoundWork], T]) -> T:
-        """Run ``action`` in the thread, after the current step. Raises what it raises, or what the thread died of."""
+        """Run ``action`` in the thread, after the current step. Raises what it raises, or what the thread died of.
+
+        If the caller is cancelled, ``action`` is run all the same, and its result is lost.
+        """
         answer: Future[T] = Future()
+        answer.set_running_or_notify_cancel()  # so that a cancelled caller cancels no answer of the thread
 
         def run(work: RoundWork) -> None:
             try:

@@ -80,6 +80,30 @@ def test_what_a_command_raises_is_the_callers_and_the_thread_lives_on() -> None:
     asyncio.run(scenario())
 
 
+def test_a_caller_that_is_cancelled_leaves_the_thread_alive() -> None:
+    async def scenario() -> None:
+        worker = Worker(make_work)
+        worker.start()
+        begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+        def slow(work: RoundWork) -> None:
+            begun.set()
+            assert go_on.wait(60)
+
+        caller = asyncio.create_task(worker.call(slow))
+        queued = asyncio.create_task(worker.call(lambda work: done.set()))
+        await asyncio.to_thread(begun.wait)
+        caller.cancel()
+        queued.cancel()
+        await asyncio.wait({caller, queued})
+        go_on.set()
+        assert await worker.call(lambda work: 7) == 7
+        assert done.is_set()
+        await worker.stop()
+
+    asyncio.run(scenario())
+
+
 def test_what_the_thread_dies_of_is_told_to_whoever_calls() -> None:
     broke = threading.Event()
 
