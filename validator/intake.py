@@ -2,7 +2,7 @@
 
 Invariants: the key is made from the authenticated hotkey; a receipt is given before a URL, the same manifest gets the
 same receipt; the manifest object is in the bucket before anybody is told that a submission counts, so no restart
-loses one that was confirmed.
+loses one that was confirmed; what lies there first is what the plan names.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from common.blocking import in_thread
 from common.errors import Rejected, Retryable
 from common.identity import SignedRecord
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
+from common.runlog.state import RunState
 from common.spec import SCHEMA
-from common.store.port import PresignedPut
+from common.store.port import OutcomeUnknown, PreconditionFailed, PresignedPut
 from common.timeouts import LEASE_RENEW_S
 from common.units import Sha256, ShardId
 from common.wire import CompleteReply, SubmissionReply, UploadTarget
@@ -26,7 +27,7 @@ from validator.checks import Finding, check_bytes, check_claims, read_delta
 from validator.outages import only_facts
 from validator.round.core import seconds_left
 from validator.round.facts import Phase, RoundPolicy
-from validator.rounds import Round
+from validator.rounds import Round, read_manifest
 from validator.submissions import Submission
 
 CHECKS_AT_ONCE = 2
@@ -47,8 +48,11 @@ class Intake:
         """Receipt a manifest. Raises ``Rejected`` with the code of what is wrong, and ``Retryable``."""
         manifest, record = open_manifest(manifest_json, self._board.spec.run)  # type: ignore[arg-type]  # total on Any
         current = self._check_place(caller, manifest)
-        present = current.submissions.admit(manifest, record)
-        submission = present or self._receipt(caller, current, manifest, record)
+        async with current.submissions.turn(manifest.signer, manifest.shard):
+            if self._current() is not current:
+                raise Retryable("the round changed meanwhile; look at it again")
+            present = current.submissions.admit(manifest, record)
+            submission = present or self._receipt(caller, current, manifest, record)
         if submission.finding is None:
             with only_facts():
                 info = await in_thread(lambda: self._board.store.head(manifest.key))
@@ -72,30 +76,42 @@ class Intake:
         self, current: Round, submission: Submission, last_call: bool = False
     ) -> tuple[Submission, Finding]:
         """Check a submission's bytes, store its manifest if they are good, and note the finding."""
-        async with self._checking:
-            found = current.submissions.find(
-                submission.manifest.signer, submission.manifest.shard, submission.manifest.delta.sha256
-            )
+        manifest, run = submission.manifest, self._board.journal.state
+        async with current.submissions.turn(manifest.signer, manifest.shard), self._checking:
+            found = current.submissions.find(manifest.signer, manifest.shard, manifest.delta.sha256)
             if found is not None and found.finding is not None:
                 return found, found.finding
-            finding = await in_thread(lambda: self._check_and_store(submission.stored))
+            finding, kept = await in_thread(lambda: self._check_and_store(run, submission.stored))
             if finding.code in PASSING:
                 return submission, finding
-            return current.submissions.settle(submission, finding, last_call), finding
+            return current.submissions.settle(submission, finding, last_call, kept), finding
 
-    def _check_and_store(self, stored: StoredSubmission) -> Finding:
-        """In a worker thread: read, compare, and put the manifest object beside a good delta."""
+    def _check_and_store(self, run: RunState, stored: StoredSubmission) -> tuple[Finding, StoredSubmission | None]:
+        """In a worker thread: read, compare, and put the manifest object beside a good delta; what lies there then."""
         board, manifest = self._board, stored.manifest
         body = read_delta(board.store, manifest)
         if isinstance(body, Finding):
-            return body
+            return body, None
         finding = check_bytes(body, board.spec, manifest, self._counts[manifest.shard])
-        if finding.ok:
-            board.reader.remember(manifest.delta.sha256, body)
-            where = (manifest.run, manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
-            with only_facts():
-                board.store.put(keys.manifest_key(*where), stored.encode())
-        return finding
+        if not finding.ok:
+            return finding, None
+        board.reader.remember(manifest.delta.sha256, body)
+        return finding, self._keep_manifest(run, stored)
+
+    def _keep_manifest(self, run: RunState, stored: StoredSubmission) -> StoredSubmission:
+        """Put the manifest object, or adopt the one that a leader before us, or a lost reply, has left there."""
+        manifest, store = stored.manifest, self._board.store
+        key = keys.manifest_key(manifest.run, manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
+        with only_facts():
+            try:
+                store.put(key, stored.encode(), if_none_match=True)
+                return stored
+            except (PreconditionFailed, OutcomeUnknown):
+                pass
+            there = read_manifest(store, run, key)
+            if there is None:  # nothing, or no submission: no restart would have restored it
+                store.put(key, stored.encode())
+        return there or stored
 
     def _current(self) -> Round:
         board = self._board

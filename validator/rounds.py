@@ -28,7 +28,7 @@ from validator.merging import Merged
 from validator.outages import only_facts
 from validator.round import core
 from validator.round.facts import MemberFacts, Phase, RoundFacts, RoundPolicy, RoundState
-from validator.round.tokens import Seen, Terms, usual_rate, validated_tokens
+from validator.round.tokens import Seen, Terms, round_usual, validated_tokens
 from validator.submissions import Submission, Submissions
 
 MOST_MADE_UP = 8
@@ -104,9 +104,9 @@ def facts_of(current: Round, run: RunState, members: Members, now_s: float) -> R
     )
 
 
-def terms_of(spec: RunSpec, members: Members, count: int) -> Terms:
+def terms_of(spec: RunSpec, members: Members, round_id: RoundId, count: int, now_s: float) -> Terms:
     """What bounds the claims in a round that ``count`` members share."""
-    limits, usual = spec.round, usual_rate(members.proven().values())
+    limits, usual = spec.round, round_usual(members.proven(), members.claimed_rates(round_id, now_s))
     return Terms(limits.target_tokens, count, limits.train_deadline_s, spec.gates.claim_slack, usual)
 
 
@@ -114,13 +114,14 @@ def _believed(
     claimed: tuple[MemberFacts, ...], current: Round, spec: RunSpec, members: Members, now_s: float
 ) -> tuple[MemberFacts, ...]:
     """The facts with tokens cut to what the plan could count: no heartbeat of one ends the round of all."""
-    terms = terms_of(spec, members, sum(fact.trains or fact.delivered for fact in claimed))
-    rates = members.proven()
+    count = sum(fact.trains or fact.delivered for fact in claimed)
+    terms = terms_of(spec, members, current.state.round, count, now_s)
+    supported = members.supported()
     return tuple(
         replace(
             fact,
             tokens=validated_tokens(
-                fact.tokens, current.seen(members, fact.hotkey, now_s), rates.get(fact.hotkey), terms
+                fact.tokens, current.seen(members, fact.hotkey, now_s), supported.get(fact.hotkey), terms
             )[0],
         )
         for fact in claimed
@@ -179,7 +180,7 @@ def restore_submissions(
         parts = keys.parse_key(run.run, info.key)
         if parts is None or parts.kind != "manifest":
             continue
-        stored = _read_manifest(store, run, info.key)
+        stored = read_manifest(store, run, info.key)
         if stored is not None and stored.manifest.base_revision == opened.base_revision:
             hotkey = stored.manifest.signer
             found.append(Submission(stored, known.get(hotkey, _lost_seat(hotkey)), received_s, Finding()))
@@ -192,7 +193,8 @@ def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Se
     return {hotkey: seat for hotkey, seat in seats if seat is not None}
 
 
-def _read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
+def read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
+    """The checked submission at a key, if there is one with the receipt of a leader. Blocking; ``Retryable``."""
     try:
         with only_facts():
             body = store.get(key, max_bytes=MAX_MANIFEST_BYTES).body

@@ -1,13 +1,15 @@
 """Receipts and checked submissions of one round.
 
-Invariants: of each (hotkey, shard) the first manifest wins, unless its upload was never completed: then a later one
-takes its place. The same manifest again gives the same receipt. What was checked once is never checked again, and
-``for_plan`` names every receipted submission: an honest leader leaves none out.
+Invariants: of each (hotkey, shard) the first manifest wins, unless its upload was never completed: then a later one of
+another delta takes its place. The same manifest again gives the same receipt. A delta has one manifest, since the
+manifest object is named by the delta: plan and bucket could not agree on two. What was checked once is never checked
+again, and ``for_plan`` names every receipted submission: an honest leader leaves none out.
 Not for threads: the event loop owns it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 
 from common.errors import Rejected
@@ -54,6 +56,12 @@ class Submissions:
         self.closed = False
         self._by_place: dict[tuple[ShardId, Hotkey], Submission] = {}
         self._tries: dict[tuple[ShardId, Hotkey], set[Sha256]] = {}
+        self._announced: dict[tuple[ShardId, Hotkey, Sha256], Sha256] = {}
+        self._turns: dict[tuple[ShardId, Hotkey], asyncio.Lock] = {}
+
+    def turn(self, hotkey: Hotkey, shard: ShardId) -> asyncio.Lock:
+        """Held while a submission of this place is announced or checked: nothing replaces one that is being read."""
+        return self._turns.setdefault((shard, hotkey), asyncio.Lock())
 
     def find(self, hotkey: Hotkey, shard: ShardId, delta: Sha256) -> Submission | None:
         """The submission that stands at this place, if it is of this delta."""
@@ -63,7 +71,7 @@ class Submissions:
     def admit(self, manifest: Manifest, record: SignedRecord) -> Submission | None:
         """The submission that holds this manifest already, or None when a new one may be receipted.
 
-        Raises ``Rejected``: ``round_closed``, ``already_submitted``, ``too_many_submissions``.
+        Raises ``Rejected``: ``round_closed``, ``already_submitted``, ``already_announced``, ``too_many_submissions``.
         """
         place = (manifest.shard, manifest.signer)
         present = self._by_place.get(place)
@@ -74,6 +82,8 @@ class Submissions:
             raise Rejected("round_closed", f"round {self.round} takes no more submissions")
         if present is not None and present.finding is not None:
             raise Rejected("already_submitted", "the first complete submission of a round counts")
+        if self._announced.get((*place, manifest.delta.sha256), record.sha256) != record.sha256:
+            raise Rejected("already_announced", "this delta was announced with another manifest; send that one again")
         tries = self._tries.setdefault(place, set())
         if len(tries) >= MAX_MANIFESTS:
             raise Rejected("too_many_submissions", f"at most {MAX_MANIFESTS} manifests in a round")
@@ -83,10 +93,15 @@ class Submissions:
     def add(self, submission: Submission) -> None:
         """Take in a receipted submission, or one found in the bucket."""
         self._by_place[submission.place] = submission
+        manifest = submission.stored.manifest_record.sha256
+        self._announced.setdefault((*submission.place, submission.manifest.delta.sha256), manifest)
 
-    def settle(self, submission: Submission, finding: Finding, last_call: bool = False) -> Submission:
+    def settle(
+        self, submission: Submission, finding: Finding, last_call: bool = False, kept: StoredSubmission | None = None
+    ) -> Submission:
         """Note what the check found; the first finding stands, and nothing changes after the freeze.
 
+        ``kept`` is what the bucket holds for this delta, perhaps with another manifest: the plan names that.
         ``last_call`` is for the leader's own sweep at the freeze: what has arrived by then counts.
         """
         present = self._by_place.get(submission.place)
@@ -96,7 +111,7 @@ class Submissions:
             return present
         if self.closed and not last_call:
             raise Rejected("round_closed", f"round {self.round} was frozen before the upload was complete")
-        settled = replace(present, finding=finding)
+        settled = replace(present, stored=kept or present.stored, finding=finding)
         self._by_place[submission.place] = settled
         return settled
 

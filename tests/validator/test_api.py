@@ -24,6 +24,7 @@ from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World
 from validator.api.limits import PER_ADDRESS
 from validator.process import Validator
+from validator.submissions import Submissions
 
 BEAT = {
     "session": "ab" * 8,
@@ -306,6 +307,47 @@ def test_after_a_complete_upload_another_manifest_is_refused_and_a_follower_take
         refused(await desk.post("/v1/submissions", signed(desk, other)), 409, "already_submitted")
         desk.validator.board.leadership.leading = False
         refused(await desk.post("/v1/submissions", signed(desk, manifest)), 409, "not_leader")
+
+    with_desk(dataset, act)
+
+
+def test_a_delta_has_one_manifest_also_while_it_is_checked(dataset: Dataset) -> None:
+    async def act(desk: Desk) -> None:
+        manifest, body = desk.miner.make(desk.world.log())
+        other = dataclasses.replace(manifest, trace_root=Sha256("3" * 64))
+        first = parse(SubmissionReply, (await desk.post("/v1/submissions", signed(desk, manifest))).content)
+        refused(await desk.post("/v1/submissions", signed(desk, other)), 409, "already_announced")
+        assert first.upload is not None
+        desk.world.store.redeem_put(first.upload.url, first.upload.headers, body)
+        done = json.dumps({"round": 0, "shard": 0, "delta_sha256": manifest.delta.sha256}).encode()
+        checked, late = await asyncio.gather(
+            desk.post("/v1/submissions/complete", done), desk.post("/v1/submissions", signed(desk, other))
+        )
+        assert parse(CompleteReply, checked.content).accepted
+        assert late.status_code == 409
+
+    with_desk(dataset, act)
+
+
+@pytest.mark.parametrize("replies_lost", [False, True])
+def test_the_manifest_that_lies_in_the_bucket_is_the_one_of_the_plan(dataset: Dataset, replies_lost: bool) -> None:
+    """Left there by a leader that was killed in the middle of the check, before anybody was told."""
+
+    async def act(desk: Desk) -> None:
+        store, round_ = desk.world.store, desk.validator.board.round
+        assert round_ is not None
+        manifest, body = desk.miner.make(desk.world.log())
+        store.put(manifest.key, body)
+        key = manifest.key.removesuffix(".delta") + ".json"
+        if replies_lost:
+            store.lose_next_reply(key_part=key)
+        assert (await desk.post("/v1/submissions", signed(desk, manifest))).status_code == 200
+        before = store.get(key, max_bytes=1 << 20).body
+        round_.submissions = Submissions(round_.state.round)
+        other = dataclasses.replace(manifest, trace_root=Sha256("3" * 64))
+        assert (await desk.post("/v1/submissions", signed(desk, other))).status_code == 200
+        assert [found.stored.encode() for found in round_.submissions.for_plan()] == [before]
+        assert store.get(key, max_bytes=1 << 20).body == before
 
     with_desk(dataset, act)
 

@@ -40,6 +40,7 @@ STATUS = {
     "wrong_round": 409,
     "wrong_base": 409,
     "already_submitted": 409,
+    "already_announced": 409,
     "superseded": 409,
     "too_slow": 408,
     "too_large": 413,
