@@ -1,8 +1,9 @@
 """Bringing a local run up: the order of things, and what may go wrong between them.
 
 ``LocalRun`` starts the servers, makes chain and run ready, and starts validator and miners; ``watch.py`` goes on from
-there. The supervisor is polled while anything is waited for. Everything that is set up here is idempotent, so the
-same call after a kill goes on where the first one was.
+there. The supervisor is polled while anything is waited for, and while chain and bucket are made ready, since they may
+die in that time like in any other. Everything that is set up here is idempotent, so it is simply done again when a
+server went away under it, and the same call after a kill goes on where the first one was.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import asyncio
 import dataclasses
 import random
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -43,6 +47,8 @@ from validator.up.table import Display
 
 ANY_NETUID = 1
 """For a spec that is only tried."""
+STORAGE_STARTS = (Retryable, SetupError, Rejected)
+"""Before the bucket's policy and keys are loaded, the storage server answers as if they were wrong."""
 T = TypeVar("T")
 
 
@@ -139,8 +145,7 @@ class LocalRun:
             store.head(keys.spec_key(RUN_NAME))
             return store
 
-        # Before the bucket's policy and keys are loaded, the server answers as if they were wrong.
-        store = self._wait("the storage", look, timeouts.SERVERS_READY_S, (Retryable, SetupError, Rejected))
+        store = self._wait("the storage", look, timeouts.SERVERS_READY_S, STORAGE_STARTS)
         self._display.note("storage is ready", event="ready", part="storage")
         return store
 
@@ -156,18 +161,27 @@ class LocalRun:
         def connect(wallet: Wallet | DevWallet | None) -> ChainPort:
             return SdkChain(url, wallet)
 
-        return asyncio.run(bootstrap(connect, self._wallets, self._display.note))
+        return self._make(
+            "the subnet", lambda: asyncio.run(bootstrap(connect, self._wallets, self._display.note)), (Retryable,)
+        )
 
     def _create(self, store: S3Store, place: Place, begun: Begun) -> tuple[RunSpec, RunState]:
         folder = self._settings.folder
         owner = KeypairSigner(self._wallets.owner.hotkey)
         spec = self._make_spec(place.netuid, begun)
-        state = start_run(store, spec, folder.data, owner, self._clock, self._display.note)
-        location = location_of(spec, load_config(folder.storage_config))
-        ask(
-            SdkChain(place.chain_url, self._wallets.owner),
-            lambda chain: publish(chain, place.netuid, owner.hotkey, location, self._display.note),
+        say = self._display.note
+        state = self._make(
+            "the run", lambda: start_run(store, spec, folder.data, owner, self._clock, say), STORAGE_STARTS
         )
+        location = location_of(spec, load_config(folder.storage_config))
+
+        def commit() -> None:
+            ask(
+                SdkChain(place.chain_url, self._wallets.owner),
+                lambda chain: publish(chain, place.netuid, owner.hotkey, location, say),
+            )
+
+        self._make("the run's commitment", commit, (Retryable,))
         return spec, state
 
     def _start_workers(self, place: Place, until: Revision | None) -> None:
@@ -176,6 +190,27 @@ class LocalRun:
         for name in plan.miner_names(self._settings.miners):
             self._supervisor.start(plan.miner(self._settings, place, name, threads))
         self._display.note(f"validator and {self._settings.miners} miners started", event="started")
+
+    def _make(self, what: str, work: Callable[[], T], passing: tuple[type[BrigadeError], ...]) -> T:
+        """The result of an idempotent ``work``, which is done again when a server went away under it."""
+        made = self._wait(what, lambda: (self._beside(work),), timeouts.SERVERS_READY_S, passing)
+        return made[0]
+
+    def _beside(self, work: Callable[[], T]) -> T:
+        """Do ``work`` in a thread. Children are started from this one, the main thread, which looks after them."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="making", daemon=True).start()
+        while not answer.done():
+            wait_for([answer], WAIT_POLL_S)
+            look_after(self._supervisor)
+        return answer.result()
 
     def _wait(
         self, what: str, look: Callable[[], T | None], within_s: float, passing: tuple[type[BrigadeError], ...]
