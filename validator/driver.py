@@ -19,6 +19,7 @@ from common import timeouts
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpened
+from common.runlog.rules import CONTENT_REFUSALS, REFUSALS
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
@@ -29,7 +30,7 @@ from validator.effects import Effects
 from validator.round import core
 from validator.round.facts import Action, Decision, Phase, RoundPolicy
 from validator.round.tokens import proven_rates
-from validator.rounds import begin, facts_of, finished, known_seats, restore_submissions, unreported
+from validator.rounds import Round, begin, facts_of, finished, known_seats, restore_submissions, unreported
 from validator.scorer import Scorer
 
 HOLD = RetryPolicy()
@@ -50,6 +51,8 @@ class Driver:
         self._failures = 0
         self._away_since_s: float | None = None
         self._stepped_s: float | None = None
+        self._chosen_wait_s = 0.0
+        self._began_s = board.now_s()
 
     async def run(self) -> None:
         """Step for ever."""
@@ -64,10 +67,11 @@ class Driver:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
         self._notice_sleep()
         wait_s = await self._try_step()
-        self._stepped_s = self._board.now_s()
+        self._stepped_s, self._chosen_wait_s = self._board.now_s(), wait_s
         return wait_s
 
     async def _try_step(self) -> float:
+        self._began_s = self._board.now_s()
         try:
             wait_s = await self._step()
         except LostSlot as lost:
@@ -78,10 +82,13 @@ class Driver:
             # SetupError: a bucket that is being restored, keys that are being changed. It was right at the start.
             return self._hold(fault)
         except Rejected as refusal:
-            # The log's rules refused an entry: somebody else has moved on, or we have a bug. The log tells which.
+            if refusal.code not in REFUSALS:
+                return self._hold(refusal)
+            # The log's rules refused an entry: somebody else has moved on, or we have a bug. The log tells which. No
+            # outage: deadlines stand, so a round that can't go on ends.
             if self._board.leadership.check():
                 logger.error("the log refuses our entry: {}", refusal)
-            return self._hold(refusal)
+            return self._back_off(refusal)
         self._release()
         return wait_s
 
@@ -186,13 +193,13 @@ class Driver:
         elif decision.action is Action.PLAN:
             assert current.judgement is not None
             plan = RoundFrozen(round_id, base, current.judgement.members)
-            await self._append(plan, f"round {round_id} {decision.reason}")
+            await self._append_for(current, plan, f"round {round_id} {decision.reason}")
         elif decision.action is Action.REDUCE:
             await self._effects.reduce(current)
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
             revision = current.merged.commit.revision
-            await self._append(current.merged.commit, f"round {round_id} makes revision {revision}")
+            await self._append_for(current, current.merged.commit, f"round {round_id} makes revision {revision}")
         elif decision.action is Action.ABORT:
             why = current.failure_reason or decision.reason
             await self._append(RoundAborted(round_id, base, decision.state.code), f"round {round_id} aborted: {why}")
@@ -202,6 +209,15 @@ class Driver:
                 board.members.prove(proven_rates(current.judgement.watched, board.members.proven()))
             self._scorer.add(finished(current, board.journal.state))
             board.round = None
+
+    async def _append_for(self, current: Round, data: EntryData, reason: str) -> None:
+        """Append an entry that the round can't go on without; if the rules refuse it, the round is given up."""
+        try:
+            await self._append(data, reason)
+        except Rejected as refusal:
+            if refusal.code in CONTENT_REFUSALS:
+                current.failure, current.failure_reason = refusal.code, refusal.message
+            raise
 
     async def _append(self, data: EntryData, reason: str) -> RunState:
         return await self._board.journal.append(data, reason, self._board.leadership.term)
@@ -217,10 +233,13 @@ class Driver:
                 logger.warning("the lease can't be renewed: {}", fault)
 
     def _notice_sleep(self) -> None:
-        """A process that was stopped heard nobody: that time is not the miners' silence, and does not count."""
+        """A process that was stopped heard nobody: that time is not the miners' silence, and does not count.
+
+        A wait of our own is no sleep, however long the storage asked for it: the service heard everybody meanwhile.
+        """
         if self._stepped_s is None:
             return
-        slept_s = self._board.now_s() - self._stepped_s
+        slept_s = self._board.now_s() - self._stepped_s - self._chosen_wait_s
         if slept_s < timeouts.ASLEEP_S:
             return
         logger.warning("this process slept for {:.1f} s: deadlines move, nobody counts as silent", slept_s)
@@ -232,7 +251,10 @@ class Driver:
 
     def _hold(self, fault: BrigadeError) -> float:
         if self._away_since_s is None:
-            self._away_since_s = self._board.now_s()
+            self._away_since_s = self._began_s  # a storage that hangs was away while the failing step waited for it
+        return self._back_off(fault)
+
+    def _back_off(self, fault: BrigadeError) -> float:
         self._failures += 1
         self._say(f"holding: {fault}")
         return HOLD.wait_s(self._failures, asked_wait_s(fault), random.random)
@@ -243,6 +265,7 @@ class Driver:
         if self._away_since_s is not None and current is not None:
             current.state = core.delayed(current.state, self._board.now_s() - self._away_since_s)
         self._failures, self._away_since_s = 0, None
+        self._began_s = self._board.now_s()
 
     def _say(self, text: str) -> None:
         """Tell what is waited for, and log it when it changes in more than its figures."""

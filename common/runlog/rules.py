@@ -28,6 +28,14 @@ from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
 from common.units import RoundId, is_sha256
 
+CONTENT_REFUSALS = frozenset({"bad_plan", "no_quorum", "bad_revision"})
+"""What the entry itself contradicts: it will be refused again, whoever leads."""
+REFUSALS = CONTENT_REFUSALS | {
+    *("wrong_seq", "wrong_prev", "not_allowed"),
+    *("stale_term", "future_term", "not_leader", "bad_transition"),
+}
+"""Every code of ``check_entry``."""
+
 
 def check_entry(state: RunState, entry: Entry) -> None:
     """Raise ``Rejected`` unless ``entry`` may stand in slot ``state.next_seq``."""

@@ -14,8 +14,9 @@ from common.errors import Rejected, Retryable
 from common.identity import KeypairSigner
 from common.reports import decode_report
 from common.runlog.casput import Patience
-from common.runlog.entries import LeaderChanged
+from common.runlog.entries import EntryData, LeaderChanged, RoundFrozen
 from common.runlog.remerge import read_plan
+from common.runlog.state import RunState
 from common.runlog.verify import verify_run
 from common.runlog.writer import LogWriter
 from common.store.reader import StoreReader
@@ -443,3 +444,71 @@ def test_a_storage_that_refuses_for_a_while_costs_no_round_no_submission_and_no_
     state = world.log()
     assert refusals[0] == 3
     assert (state.head, state.rounds_aborted, state.tokens_merged) == (1, 0, 3 * WORK)
+
+
+def test_the_time_that_a_hanging_storage_takes_does_not_count(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 4)
+        assert validator.board.round is not None
+        before_s = validator.board.round.state.deadline_s
+        assert before_s is not None
+
+        def hang(operation: str, key: str) -> None:
+            world.clock.advance(30.0)
+            raise Retryable("no answer from the storage")
+
+        world.store.before = hang
+        world.clock.advance(4.0)  # the lease is due
+        began_s = world.clock.monotonic_s()
+        await validator.driver.step()
+        world.store.before = None
+        await validator.driver.step()
+        after_s = validator.board.round.state.deadline_s
+        assert after_s is not None
+        assert after_s - before_s == world.clock.monotonic_s() - began_s > 0
+
+    asyncio.run(go())
+
+
+def test_a_wait_that_the_storage_asked_for_is_no_sleep_of_ours(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 4)
+
+        def busy(operation: str, key: str) -> None:
+            raise Retryable("slow down", 60.0)
+
+        world.store.before = busy
+        world.clock.advance(4.0)
+        assert await validator.driver.step() == 60.0
+        world.store.before = None
+        world.clock.advance(60.0)
+        await validator.driver.step()
+        members, now_s = validator.board.members, world.clock.monotonic_s()
+        assert not any(members.is_live(member, now_s) for member in members), "nobody spoke for a minute"
+
+    asyncio.run(go())
+
+
+def test_a_plan_that_the_rules_refuse_ends_the_round_and_moves_no_deadline(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        append, refused = validator.board.journal.append, 0
+
+        async def refuse_plans(data: EntryData, reason: str, term: int) -> RunState:
+            nonlocal refused
+            if isinstance(data, RoundFrozen) and not refused:
+                refused += 1
+                raise Rejected("bad_plan", "members are ordered by shard and hotkey, each once")
+            return await append(data, reason, term)
+
+        validator.board.journal.append = refuse_plans  # type: ignore[method-assign]
+        await drive(world, validator, 1)
+
+    asyncio.run(go())
+    state = world.log()
+    assert (state.rounds_aborted, state.rounds_committed) == (1, 1)
