@@ -1,7 +1,8 @@
 """The weights and outer state that merges and trials start from: the newest revisions, kept in memory.
 
 Invariant: what is handed out has the hashes that the log committed (``rebuild`` proves them, and a merge's own result
-was hashed into the entry). Callers leave the vectors alone. Blocking; threads may share it.
+was hashed into the entry). Callers leave the vectors alone. Threads may share it: each revision is rebuilt once, and
+only ``get`` blocks, for no lock that ``keep`` takes is held over a rebuild.
 """
 
 from __future__ import annotations
@@ -29,22 +30,36 @@ class Heads:
         self._reader = reader
         self._kept: OrderedDict[Revision, Memories] = OrderedDict()
         self._lock = threading.Lock()
+        self._rebuilding: dict[Revision, threading.Lock] = {}
 
     def get(self, state: RunState, revision: Revision) -> Memories:
         """All shards of a revision, from memory or rebuilt from the bucket.
 
         Raises ``Rejected('revision_unavailable')`` and as ``rebuild``; ``Retryable`` when the store stays away.
         """
+        with self._turn(revision):
+            found = self._find(revision)
+            if found is None:
+                found = self._rebuild(state, revision)
+                self.keep(revision, found)
         with self._lock:
-            if revision not in self._kept:
-                self._remember(revision, self._rebuild(state, revision))
-            self._kept.move_to_end(revision)
-            return self._kept[revision]
+            self._rebuilding.pop(revision, None)
+        return found
 
     def keep(self, revision: Revision, memories: Memories) -> None:
         """Keep the result of a merge that was committed."""
         with self._lock:
             self._remember(revision, memories)
+
+    def _turn(self, revision: Revision) -> threading.Lock:
+        with self._lock:
+            return self._rebuilding.setdefault(revision, threading.Lock())
+
+    def _find(self, revision: Revision) -> Memories | None:
+        with self._lock:
+            if revision in self._kept:
+                self._kept.move_to_end(revision)
+            return self._kept.get(revision)
 
     def _rebuild(self, state: RunState, revision: Revision) -> Memories:
         memories = []
