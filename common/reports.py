@@ -56,7 +56,9 @@ class MemberReport:
     why: str
     """The figures in one sentence."""
     proven_tokens_per_s: float = 0.0
-    """Rate that its merged work has shown on the validator's clock, and that bounds its next claims; 0 before."""
+    """Rate that its merged work has shown on the validator's clock: the usual rate is the middle one; 0 before."""
+    evidence: float = 0.0
+    """Drop in loss of its deltas in times the usual one, smoothed over rounds: bounds its next claims; 0 before."""
 
 
 @dataclass(frozen=True)

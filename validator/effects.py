@@ -38,7 +38,8 @@ class Effects:
         for submission in current.submissions.unfinished():
             await self._intake.check(current, submission, last_call=True)
         entrants = [self._entrant(current, submission) for submission in current.submissions.for_plan()]
-        terms = terms_of(board.spec, board.members, len({entrant.hotkey for entrant in entrants}))
+        count = len({entrant.hotkey for entrant in entrants})
+        terms = terms_of(board.spec, board.members, current.state.round, count, board.now_s())
         current.judgement = await in_thread(
             lambda: judge(board.spec, current.state.base_revision, entrants, board.counts(), self._read, terms)
         )
@@ -61,7 +62,7 @@ class Effects:
     def _entrant(self, current: Round, submission: Submission) -> Entrant:
         members, hotkey = self._board.members, submission.manifest.signer
         seen = current.seen(members, hotkey, submission.received_s)
-        return Entrant(submission, seen, members.proven().get(hotkey))
+        return Entrant(submission, seen, members.supported().get(hotkey))
 
     def _read(self, submission: Submission) -> bytes:
         manifest = submission.manifest

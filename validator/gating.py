@@ -34,7 +34,8 @@ class Entrant:
 
     submission: Submission
     seen: Seen
-    proven_rate: float | None
+    support: float | None
+    """Times the usual rate that the drops of its earlier deltas have shown; None before."""
 
     @property
     def hotkey(self) -> Hotkey:
@@ -104,7 +105,7 @@ def _judge_shard(
     runners: list[_Runner] = []
     for entrant in entrants:
         claimed = entrant.submission.manifest.tokens
-        tokens, told = validated_tokens(claimed, entrant.seen, entrant.proven_rate, terms)
+        tokens, told = validated_tokens(claimed, entrant.seen, entrant.support, terms)
         early = _early(entrant.submission, read)
         if isinstance(early, bytes):
             runners.append(_Runner(entrant.submission, tokens, told, early))

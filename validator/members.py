@@ -31,12 +31,16 @@ class Member:
     account: Account = field(default_factory=Account)
     proven_rate: float | None = None
     """Tokens per second, as merged work has shown it; None before."""
+    support: float | None = None
+    """Times the usual rate that the drops of its deltas have shown; None before."""
     round: RoundId | None = None
     """The round that it worked for last."""
     round_since_s: float = 0.0
     """Earliest moment at which it can have begun that round."""
     round_whole: bool = False
     """Whether this process was there when it began."""
+    round_rested_s: float | None = None
+    """When it told first that it no longer trains; None while it does."""
 
 
 class Members:
@@ -62,6 +66,30 @@ class Members:
             if hotkey in self._members:
                 self._members[hotkey].proven_rate = rate
 
+    def supported(self) -> dict[Hotkey, float]:
+        """Times the usual rate that evidence has shown, of those that have some."""
+        return {m.hotkey: m.support for m in self._members.values() if m.support is not None}
+
+    def support(self, times: Mapping[Hotkey, float]) -> None:
+        """Note what a report says of the drops in loss."""
+        for hotkey, value in times.items():
+            if hotkey in self._members:
+                self._members[hotkey].support = value
+
+    def claimed_rates(self, round_id: RoundId, now_s: float) -> dict[Hotkey, float]:
+        """Tokens per second that members claim for this round, over the time that we watched them train.
+
+        Live ones that claim nothing yet, or were not watched, are there with 0.
+        """
+        found = {}
+        for hotkey, member in self._members.items():
+            tokens, seen = round_tokens(member, round_id), self.seen(hotkey, round_id, None, min(now_s, member.heard_s))
+            if tokens > 0 and seen.watched and seen.seconds:
+                found[hotkey] = tokens / seen.seconds
+            elif self.is_live(member, now_s):
+                found[hotkey] = 0.0
+        return found
+
     def expect(self, hotkeys: Iterable[Hotkey], now_s: float) -> None:
         """Take these as live for one timeout: a new leader has not heard anybody yet."""
         for hotkey in hotkeys:
@@ -84,6 +112,7 @@ class Members:
         if before is not None and before.session == beat.session and beat.seq <= before.seq:
             return
         _time_round(member, beat, before, max(round_opened_s, before_s) if before else round_opened_s)
+        _time_rest(member, beat, now_s)
         counters = beat.counters
         totals = Totals(counters.tokens, counters.training_s, counters.online_s)
         member.account = ledger.observe(member.account, beat.session, totals)
@@ -107,12 +136,14 @@ class Members:
     def seen(self, hotkey: Hotkey, round_id: RoundId, opened_s: float | None, until_s: float) -> Seen:
         """What was seen of a member's work for a round until now, or until its submission came.
 
+        The time of encoding and sending is no time of work: it ends with the first heartbeat that tells of no training.
         ``opened_s`` is when this process opened the round; None if it found it open. Whoever did not tell that it
         worked can have done so since the opening.
         """
         member = self._members.get(hotkey)
         if member is not None and member.round == round_id and member.round_whole:
-            return Seen(max(0.0, until_s - member.round_since_s), True)
+            rested_s = until_s if member.round_rested_s is None else min(until_s, member.round_rested_s)
+            return Seen(max(0.0, rested_s - member.round_since_s), True)
         return Seen(None if opened_s is None else max(0.0, until_s - opened_s), False)
 
     def settle(self, hotkey: Hotkey, reported: Account) -> None:
@@ -147,3 +178,11 @@ def _time_round(member: Member, beat: Heartbeat, before: Heartbeat | None, since
     member.round = RoundId(beat.round)
     member.round_since_s = since_s
     member.round_whole = before is not None or beat.round_steps == 0
+
+
+def _time_rest(member: Member, beat: Heartbeat, now_s: float) -> None:
+    """Note when it stops to train for its round; training again takes that back."""
+    if beat.phase is Phase.TRAINING:
+        member.round_rested_s = None
+    elif member.round_rested_s is None:
+        member.round_rested_s = now_s

@@ -73,6 +73,7 @@ class Scorer:
             board.standing.heldout_head = report.heldout_loss
             board.members.restore(reports.accounts(report), board.now_s())
             board.members.prove(reports.proven(report))
+            board.members.support(reports.supported(report))
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:
         """Loss on the held-out text of the weights with this revision hash; remembered. Blocking."""
@@ -105,6 +106,7 @@ class Scorer:
             board.members.settle(hotkey, books.account)
         board.standing.report = report
         board.standing.averages = reports.averages(report)
+        board.members.support(reports.supported(report))
         board.standing.heldout_first, board.standing.heldout_head = first_loss, report.heldout_loss
         logger.bind(event="round_scored", round=int(report.round)).info("round {} scored: {}", report.round, key)
 
@@ -153,7 +155,14 @@ class Scorer:
         if first_loss is None:
             first_loss = self._first_loss(finished.run)
         works = list(_works(finished, drops, task.seats, board.standing.report))
-        scores = score_round(works, board.standing.averages, finished.committed, board.spec.scoring.average_rounds)
+        scores = score_round(
+            works,
+            board.standing.averages,
+            finished.committed,
+            board.spec.scoring.average_rounds,
+            reports.evidence(board.standing.report),
+            board.spec.gates.max_share,
+        )
         largest = max((score.score for score in scores), default=0.0)
         gone = {score.work.hotkey for score in scores if forgettable(score.score, largest)} - task.books.keys()
         kept = [score for score in scores if score.work.decision != "absent" or score.work.hotkey not in gone]

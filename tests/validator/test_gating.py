@@ -43,7 +43,7 @@ def opened(dataset: Dataset) -> World:
 
 
 def entrant(
-    world: World, miner: Miner, received_ms: int, finding: Finding | None, rate: float | None = None
+    world: World, miner: Miner, received_ms: int, finding: Finding | None, support: float | None = None
 ) -> Entrant:
     manifest, _ = miner.make(world.log())
     record = sign_manifest(manifest, miner.signer)
@@ -60,13 +60,13 @@ def entrant(
         received_ms,
     )
     stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, VALIDATOR))
-    return Entrant(Submission(stored, world.seat(miner.signer), 0.0, finding), Seen(1.0, True), rate)
+    return Entrant(Submission(stored, world.seat(miner.signer), 0.0, finding), Seen(1.0, True), support)
 
 
-def judged(world: World, entrants: list[Entrant]) -> Judgement:
+def judged(world: World, entrants: list[Entrant], terms: Terms = TERMS) -> Judgement:
     bodies = {miner.signer.hotkey: miner.make(world.log())[1] for miner in world.miners}
     counts = {ShardId(0): world.validator().board.counts()[ShardId(0)]}
-    return judge(world.spec, Revision(0), entrants, counts, lambda found: bodies[found.manifest.signer], TERMS)
+    return judge(world.spec, Revision(0), entrants, counts, lambda found: bodies[found.manifest.signer], terms)
 
 
 def test_every_submission_is_named_in_order_and_numbers_are_exact(opened: World) -> None:
@@ -89,16 +89,16 @@ def test_every_submission_is_named_in_order_and_numbers_are_exact(opened: World)
     assert (found.verdict.tokens, found.verdict.accepted, found.verdict.rejected) == (2 * WORK, 2, 2)
 
 
-def test_tokens_beyond_the_proven_rate_do_not_count(opened: World) -> None:
-    rates = (50.0, 100.0, None, None)
-    entrants = [entrant(opened, m, 1, Finding(), rate) for m, rate in zip(opened.miners, rates, strict=True)]
-    found = judged(opened, entrants)
+def test_tokens_beyond_time_and_evidence_do_not_count(opened: World) -> None:
+    supports = (None, 1.0, 3.0, 8.0)
+    entrants = [entrant(opened, m, 1, Finding(), times) for m, times in zip(opened.miners, supports, strict=True)]
+    found = judged(opened, entrants, dataclasses.replace(TERMS, usual_rate=30.0))
     by_hotkey = {member.hotkey: member for member in found.members}
     tokens = [by_hotkey[miner.signer.hotkey].tokens for miner in opened.miners]
-    assert tokens == [75, WORK, WORK, WORK], "the unproven count as the usual one"
+    assert tokens == [60, 60, 90, WORK]
     assert by_hotkey[opened.miners[0].signer.hotkey].tokens_claimed == WORK
-    assert "75 of 128" in by_hotkey[opened.miners[0].signer.hotkey].reason
-    assert found.watched[opened.miners[0].signer.hotkey] == (75, 1.0)
+    assert "60 of 128" in by_hotkey[opened.miners[0].signer.hotkey].reason
+    assert found.watched[opened.miners[0].signer.hotkey] == (60, 1.0)
 
 
 def test_of_two_copies_the_later_one_is_rejected(opened: World) -> None:

@@ -91,6 +91,26 @@ def test_a_member_found_in_the_middle_of_its_round_was_not_watched_whole() -> No
     assert members.seen(A, ROUND, None, 2.0) == Seen(None, False), "a round that was open before us was not watched"
 
 
+def test_the_time_of_sending_is_no_time_of_work() -> None:
+    members = Members(20.0)
+    members.hear(A, beat(1, 0, round_id=3, phase=Phase.WAITING), 0.0, 1.0)
+    members.hear(A, beat(2, 30), 1.0, 2.0)
+    members.hear(A, beat(3, 60, phase=Phase.WAITING), 1.0, 4.0)
+    members.hear(A, beat(4, 60, phase=Phase.WAITING), 1.0, 5.0)
+    members.hear(B, beat(1, 0), 1.0, 4.0)
+    assert members.seen(A, ROUND, 1.0, 9.0) == Seen(3.0, True)
+    assert members.claimed_rates(ROUND, 9.0) == {A: 20.0, B: 0.0}, "who claims nothing yet is there with nothing"
+    members.hear(A, beat(5, 90), 1.0, 7.0)
+    assert members.seen(A, ROUND, 1.0, 9.0) == Seen(8.0, True), "it trains again"
+
+
+def test_support_is_kept_of_those_that_are_known() -> None:
+    members = Members(2.0)
+    members.hear(A, beat(1, 10), 0.0, 1.0)
+    members.support({A: 3.0, B: 5.0})
+    assert members.supported() == {A: 3.0}
+
+
 def test_proven_rates_are_kept_by_hotkey_of_those_that_are_known() -> None:
     members = Members(2.0)
     members.restore({A: restored("ab" * 8, Totals(40, 1.0, 1.0))}, 0.0)

@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.units import Hotkey, Uid
-from validator.scoring.policy import Drops, Score, Work, average, forgettable, quality, score_round
+from validator.scoring.policy import (
+    Drops,
+    Score,
+    Work,
+    average,
+    forgettable,
+    quality,
+    score_round,
+    smooth,
+    supported_times,
+)
 
 
 def work(name: str, drop: float | None = 0.1, tokens: int = 100, **changes: object) -> Work:
@@ -20,11 +30,38 @@ def scores(*works: Work, before: dict[tuple[Hotkey, int], float] | None = None, 
 
 
 def test_reward_is_tokens_times_quality_times_timeliness() -> None:
-    first, second = scores(work("a", tokens=100), work("b", tokens=200))
-    assert (first.round_score, second.round_score) == (100.0, 200.0)
+    first, second = scores(work("a", tokens=100), work("b", tokens=110))
+    assert (first.round_score, second.round_score) == (100.0, 110.0)
     assert 0 < first.score < first.round_score
     assert "100 tokens" in first.why
     assert "quality 1.000" in first.why
+
+
+def test_tokens_beyond_the_others_are_credited_as_far_as_the_drops_go() -> None:
+    liar, *_ = scores(work("a", tokens=1000), *(work(name) for name in "bcd"))
+    assert liar.round_score == 120.0
+    assert "120 credited" in liar.why
+    fast, *_ = scores(work("a", drop=0.1 * 4 ** (2 / 3), tokens=390), *(work(name) for name in "bcd"))
+    assert fast.round_score == 390.0
+    alone = scores(work("a", tokens=1000))[0]
+    assert (alone.round_score, alone.evidence) == (1000.0, 0.0), "nobody to compare with"
+
+
+def test_no_hotkey_is_credited_more_than_its_share() -> None:
+    works = [work("a", drop=1.0, tokens=1000), *(work(name) for name in "bcd")]
+    first, *_ = score_round(works, {}, True, 4, None, 0.5)
+    assert first.round_score == 300.0
+
+
+def test_evidence_goes_on_over_rounds_and_is_bounded() -> None:
+    assert (smooth(0.0, None), smooth(0.0, 3.0), smooth(3.0, 1.0), smooth(3.0, None)) == (0.0, 3.0, 2.0, 3.0)
+    assert supported_times(0.0) is None
+    assert supported_times(8.0) == 8.0
+    seat = (Hotkey("a"), 7)
+    works = [work("a", 0.1, 250), work("b"), work("c")]
+    kept = score_round(works, {}, True, 4, {seat: 2.0})[0]
+    assert (kept.evidence, kept.work.tokens) == (1.5, 250)
+    assert 120.0 < kept.round_score < 250.0, "one noisy round takes part of it only"
 
 
 def test_two_negatives_make_no_reward() -> None:

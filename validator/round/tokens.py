@@ -1,11 +1,15 @@
-"""How many tokens of a claim count: ``min(claimed, assigned, time seen × proven rate × slack)``. Pure.
+"""How many tokens of a claim count: ``min(claimed, assigned, time seen × usual rate × what evidence supports)``. Pure.
 
-A miner's own counters prove nothing: it chooses them, and the moments at which it sends them. What proves is work that
-was merged: a rate is the validated tokens of an earlier round over the time that the receiver watched. Invariants, all
-property-tested: the result lies in [0, claimed] and never above the round's target × slack; whatever a miner claims,
-what it can count for grows by at most ``GROWTH`` × slack from one round to the next and stays within ``MOST_USUAL``
-times the usual; one that nothing is proven of counts as the usual one at most. A machine four times as fast as the
-others is honest, and is not cut from its second round on.
+A miner's own counters prove nothing, and a rate that was capped from its own claims proves nothing either. So what one
+member may count for is set by the others: the usual rate, the middle of what earlier rounds merged, times
+``UNSUPPORTED``, or times more when the drop in loss of its earlier deltas has shown it (``validator.scoring.policy``).
+When the whole round is faster than it was proven to be, the usual rate goes up with its middle member, so a common
+change of speed cuts nobody. Invariants, property-tested: the result lies in [0, claimed] and never above the round's
+target × slack; a claim can't raise its sender's bound while the majority is honest; one that claims less than
+``UNSUPPORTED`` times the usual is never cut, whatever was proven of it before.
+
+What this can't do: tell work from a claim inside ``UNSUPPORTED``, nor resist a majority of liars. Pay is bounded more
+tightly, by the evidence of the round itself; the real check is executing work again.
 """
 
 from __future__ import annotations
@@ -16,15 +20,11 @@ from statistics import median_low
 
 from common.units import Hotkey
 
-GROWTH = 1.5
-"""A machine may do so many times better than it was proven to: its neighbours leave, its first round began slowly."""
-MOST_USUAL = 8.0
-"""Times the usual rate that anybody can count for."""
-FIRST_USUAL = 4.0
-"""Times the usual rate of its round that a first proof can show."""
+UNSUPPORTED = 2.0
+"""Times the usual rate that anybody can count for without evidence, slack included."""
 FIRST_SHARE = 1.5
 """Equal shares of the target that a member can count for while nobody's rate is proven."""
-KEPT = 0.9
+KEPT = 0.7
 """Of a proven rate that lives on through a slower round."""
 
 
@@ -49,7 +49,7 @@ class Terms:
     """Of the training part: the time of a member that nobody watched."""
     slack: float
     usual_rate: float | None = None
-    """Of the proven ones, tokens per second; None when there are none."""
+    """Tokens per second, see ``round_usual``; None when no rate is proven."""
 
 
 def usual_rate(rates: Iterable[float]) -> float | None:
@@ -58,23 +58,37 @@ def usual_rate(rates: Iterable[float]) -> float | None:
     return median_low(proven) if proven else None
 
 
-def most_tokens(seen: Seen, rate: float | None, terms: Terms) -> tuple[int, str]:
-    """The most that a member can count for, and why; ``rate`` is its proven one, tokens per second."""
+def round_usual(proven: Mapping[Hotkey, float], claimed: Mapping[Hotkey, float]) -> float | None:
+    """The usual rate for a round whose members claim these rates: the proven one, times their common speed-up.
+
+    ``claimed`` has everybody at work, 0 for one that claims nothing yet, so that the first to speak isn't the middle.
+    The speed-up is the middle of claimed over proven, the lower of two, so a minority can't make one; a slower round
+    lowers nothing here, since part of the members may be starved for once.
+    """
+    usual = usual_rate(proven.values())
+    if usual is None:
+        return None
+    ratios = [claimed[hotkey] / rate for hotkey, rate in proven.items() if rate > 0 and hotkey in claimed]
+    return usual * max(1.0, median_low(ratios)) if ratios else usual
+
+
+def most_tokens(seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
+    """The most that a member can count for, and why; ``support``: times the usual that evidence shows, None before."""
     assigned = int(terms.target_tokens * terms.slack)
-    if rate is None and terms.usual_rate is None:
+    if terms.usual_rate is None:
         share = int(FIRST_SHARE * terms.target_tokens / max(1, terms.members))
         return min(assigned, share), f"{FIRST_SHARE:g} shares of the target, since no rate is proven yet"
     seconds = terms.longest_s if seen.seconds is None else max(0.0, seen.seconds)
-    allowed, told = _allowed(rate, terms.usual_rate)
-    earned = seconds * allowed * terms.slack
+    times = max(UNSUPPORTED, (support or 0.0) * terms.slack)
+    earned = seconds * terms.usual_rate * times
     if earned >= assigned:
         return assigned, f"the round's target × {terms.slack:g}"
-    return int(earned), f"{seconds:.1f} s at {told} × {terms.slack:g}"
+    return int(earned), f"{seconds:.1f} s at {times:.2f} × the usual {terms.usual_rate:.0f} tokens/s"
 
 
-def validated_tokens(claimed: int, seen: Seen, rate: float | None, terms: Terms) -> tuple[int, str]:
+def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
     """Tokens of a claim that count, and why."""
-    most, why = most_tokens(seen, rate, terms)
+    most, why = most_tokens(seen, support, terms)
     if claimed <= most:
         return max(0, claimed), f"{claimed} tokens, within {most}: {why}"
     return most, f"{most} of {claimed} claimed: {why}"
@@ -83,21 +97,4 @@ def validated_tokens(claimed: int, seen: Seen, rate: float | None, terms: Terms)
 def proven_rates(merged: Mapping[Hotkey, tuple[int, float]], before: Mapping[Hotkey, float]) -> dict[Hotkey, float]:
     """The proven rates after a round, of those whose (validated tokens, watched seconds) it merged."""
     shown = {hotkey: tokens / seconds for hotkey, (tokens, seconds) in merged.items() if tokens > 0 and seconds > 0}
-    usual = usual_rate(shown.values())
-    found = {}
-    for hotkey, rate in shown.items():
-        known = before.get(hotkey)
-        if known is None:
-            found[hotkey] = rate if usual is None else min(rate, FIRST_USUAL * usual)
-        else:
-            found[hotkey] = max(rate, KEPT * known)
-    return found
-
-
-def _allowed(rate: float | None, usual: float | None) -> tuple[float, str]:
-    if rate is None:
-        assert usual is not None
-        return usual, f"the usual {usual:.0f} tokens/s, since its own rate is not proven yet"
-    if usual is not None and rate * GROWTH > MOST_USUAL * usual:
-        return MOST_USUAL * usual, f"{MOST_USUAL:g} × the usual {usual:.0f} tokens/s"
-    return rate * GROWTH, f"{GROWTH:g} × its proven {rate:.0f} tokens/s"
+    return {hotkey: max(rate, KEPT * before.get(hotkey, 0.0)) for hotkey, rate in shown.items()}

@@ -1,4 +1,11 @@
-"""How work becomes reward: validated tokens × quality × timeliness, averaged over rounds. Pure.
+"""How work becomes reward: credited tokens × quality × timeliness, averaged over rounds. Pure.
+
+Credited are the validated tokens as far as the evidence supports them. Evidence is the drop in loss of a miner's delta,
+in times the middle one of the others: a claim of up to ``FREE`` times what the others brought needs none; four times
+as many tokens must show about four times the work. Then ``max_share`` caps what one hotkey has of the round's tokens.
+With nobody to compare with, nothing is cut. What this can't do: drops saturate and are noisy, hence ``SATURATION``,
+``FREE`` and the averaging, and a delta stretched by its sender (within the clip factor of the gates) shows more than
+its work; executing work again is the real check.
 
 Invariants, tested at the boundaries: each factor is cut to its range before anything is multiplied, so that two
 negatives never make a reward; a rejected or absent miner earns nothing in the round and its average decays; averages
@@ -12,8 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
+from common.merge.shares import cap_level
 from common.units import Hotkey, Uid
 
 UNSEEN_SHARE = 0.5
@@ -23,6 +31,13 @@ FORGET_BELOW = 1e-4
 
 MOST_DROP_NATS = 100.0
 """A drop counts up to this size: one delta that makes an infinite loss must not spoil a report's figures."""
+
+FREE = 1.2
+"""Times the tokens of the others that are credited without evidence."""
+SATURATION = 1.5
+"""Work grows as this power of the drop: twice the tokens on one base bring less than twice the drop."""
+EVIDENCE_RANGE = (0.5, 8.0)
+"""Bounds of one round's evidence."""
 
 Seat = tuple[Hotkey, int]
 """A hotkey and the block of its registration: whom a score belongs to."""
@@ -64,6 +79,8 @@ class Score:
     work: Work
     assigned_drop: float
     unseen_drop: float
+    evidence: float
+    """Times the usual drop, smoothed over rounds; 0 before."""
     quality: float
     timeliness: float
     round_score: float
@@ -72,11 +89,71 @@ class Score:
 
 
 def score_round(
-    works: Sequence[Work], averages: Mapping[Seat, float], committed: bool, average_rounds: int
+    works: Sequence[Work],
+    averages: Mapping[Seat, float],
+    committed: bool,
+    average_rounds: int,
+    evidence: Mapping[Seat, float] | None = None,
+    max_share: float = 1.0,
 ) -> tuple[Score, ...]:
-    """Score everybody who took part or has an average; absent ones must be in ``works`` with that decision."""
+    """Score everybody who took part or has an average; absent ones must be in ``works`` with that decision.
+
+    ``evidence`` is what earlier rounds have shown, ``max_share`` the cap of the run's gates.
+    """
     reference = reference_drops(works)
-    return tuple(_score(work, averages.get(work.seat, 0.0), reference, committed, average_rounds) for work in works)
+    known = evidence or {}
+    shown = {work.seat: _evidence_of(work, works) for work in works}
+    smoothed = {work.seat: smooth(known.get(work.seat, 0.0), shown[work.seat]) for work in works}
+    amounts = {work.seat: _supported(work, works, shown[work.seat], smoothed[work.seat]) for work in works}
+    level = cap_level([amount for amount in amounts.values() if amount > 0], max_share)
+    return tuple(
+        _score(
+            work,
+            averages.get(work.seat, 0.0),
+            reference,
+            committed,
+            average_rounds,
+            min(amounts[work.seat], level),
+            smoothed[work.seat],
+        )
+        for work in works
+    )
+
+
+def supported_times(evidence: float) -> float | None:
+    """Times the usual work that this evidence supports; None when there is none."""
+    return min(EVIDENCE_RANGE[1], evidence**SATURATION) if evidence > 0 else None
+
+
+def smooth(before: float, now: float | None) -> float:
+    """Evidence after a round: the first one whole, then half the new one and half of what was."""
+    if now is None:
+        return before
+    return (before + now) / 2 if before > 0 else now
+
+
+def _evidence_of(work: Work, works: Sequence[Work]) -> float | None:
+    """Its drops in times the middle ones of the others; None with nothing to compare."""
+    if work.decision != "accepted" or work.drops is None:
+        return None
+    usual = reference_drops([other for other in works if other.decision == "accepted" and other.seat != work.seat])
+    own = _mean(work.drops.assigned), _mean(work.drops.unseen)
+    times = [drop / other for drop, other in zip(own, usual, strict=True) if other > 0]
+    if not times:
+        return None
+    return max(EVIDENCE_RANGE[0], min(EVIDENCE_RANGE[1], math.fsum(times) / len(times)))
+
+
+def _supported(work: Work, works: Sequence[Work], now: float | None, smoothed: float) -> float:
+    """Validated tokens that count for pay: the better of this round's evidence and the smoothed one supports them."""
+    if work.decision != "accepted":
+        return 0.0
+    tokens = float(max(0, work.tokens))
+    others = [o.tokens for o in works if o.decision == "accepted" and o.tokens > 0 and o.seat != work.seat]
+    if now is None or not others:
+        return tokens
+    times = supported_times(max(now, smoothed)) or 0.0
+    return min(tokens, median_low(others) * max(FREE, times))
 
 
 def reference_drops(works: Sequence[Work]) -> tuple[float, float]:
@@ -107,19 +184,36 @@ def forgettable(score: float, largest: float) -> bool:
     return score <= FORGET_BELOW * largest
 
 
-def _score(work: Work, before: float, reference: tuple[float, float], committed: bool, average_rounds: int) -> Score:
+def _score(
+    work: Work,
+    before: float,
+    reference: tuple[float, float],
+    committed: bool,
+    average_rounds: int,
+    credited: float,
+    evidence: float,
+) -> Score:
     good = quality(work.drops, reference) if work.decision == "accepted" else 0.0
     timely = 1.0 if work.decision == "accepted" else 0.0
-    earned = max(0, work.tokens) * good * timely if committed else 0.0
+    earned = credited * good * timely if committed else 0.0
     after = average(before, earned, average_rounds) if committed else max(0.0, before)
     assigned = _mean(work.drops.assigned) if work.drops else 0.0
     unseen = _mean(work.drops.unseen) if work.drops else 0.0
-    why = _explain(work, assigned, unseen, good, timely, earned, committed)
-    return Score(work, assigned, unseen, good, timely, earned, after, f"{why}; average {before:.0f} → {after:.0f}")
+    why = _explain(work, credited, evidence, assigned, unseen, good, timely, earned, committed)
+    told = f"{why}; average {before:.0f} → {after:.0f}"
+    return Score(work, assigned, unseen, evidence, good, timely, earned, after, told)
 
 
 def _explain(
-    work: Work, assigned: float, unseen: float, good: float, timely: float, earned: float, committed: bool
+    work: Work,
+    credited: float,
+    evidence: float,
+    assigned: float,
+    unseen: float,
+    good: float,
+    timely: float,
+    earned: float,
+    committed: bool,
 ) -> str:
     if work.decision == "absent":
         return "no submission in this round"
@@ -127,8 +221,9 @@ def _explain(
         return f"rejected as {work.code}: {work.reason}"
     if not committed:
         return "the round was aborted: nothing was merged"
+    cut = "" if credited >= work.tokens else f"{credited:.0f} credited (evidence {evidence:.2f} × the usual) of "
     return (
-        f"{work.tokens} tokens × quality {good:.3f} (loss drops {assigned:+.4f} on its own data, {unseen:+.4f} on "
+        f"{cut}{work.tokens} tokens × quality {good:.3f} (loss drops {assigned:+.4f} on its own data, {unseen:+.4f} on "
         f"unseen data) × timeliness {timely:.2f} = {earned:.0f}"
     )
 

@@ -22,7 +22,7 @@ from common.store.port import ObjectMissing, ObjectStore
 from common.units import Hotkey, Revision, RoundId, sha256_hex
 from validator.ledger import Account, Totals, restored
 from validator.outages import only_facts
-from validator.scoring.policy import Score, Seat
+from validator.scoring.policy import Score, Seat, supported_times
 
 MAX_WHY = 300
 LARGEST_FLOAT32 = 3.4e38
@@ -135,6 +135,17 @@ def proven(report: Report) -> dict[Hotkey, float]:
     return {m.hotkey: m.proven_tokens_per_s for m in report.members if m.proven_tokens_per_s > 0}
 
 
+def evidence(report: Report | None) -> dict[Seat, float]:
+    """Everybody's evidence as the report left it."""
+    return {(m.hotkey, m.registered_block): m.evidence for m in report.members} if report else {}
+
+
+def supported(report: Report) -> dict[Hotkey, float]:
+    """Times the usual rate that everybody's evidence supports."""
+    found = {m.hotkey: supported_times(m.evidence) for m in report.members}
+    return {hotkey: times for hotkey, times in found.items() if times is not None}
+
+
 def accounts(report: Report | None) -> dict[Hotkey, Account]:
     """Everybody's books as the report left them."""
     if report is None:
@@ -192,4 +203,5 @@ def _member(score: Score, books: Books) -> MemberReport:
         score=score.score,
         why=score.why[:MAX_WHY],
         proven_tokens_per_s=books.proven_tokens_per_s,
+        evidence=score.evidence,
     )
