@@ -30,7 +30,16 @@ from miner.places import StoragePlace
 NOT_NOW = frozenset({"not_leader", "round_closed", "wrong_round"})
 """Refusals of a leader that is not where the log is: asked again until the log ends the round."""
 AGAIN = frozenset(
-    {"not_announced", "not_uploaded", "checksum_mismatch", "url_expired", "url_refused", "upload_refused"}
+    {
+        "not_announced",
+        "not_uploaded",
+        "wrong_size",
+        "size_mismatch",
+        "checksum_mismatch",
+        "url_expired",
+        "url_refused",
+        "upload_refused",
+    }
 )
 """Refusals that a fresh start cures: the manifest, the URL or the bytes once more."""
 MAX_FRESH_STARTS = 5

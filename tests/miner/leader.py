@@ -109,6 +109,10 @@ class Leader:
         self.let_uploads = threading.Event()
         """While clear, uploads get no answer."""
         self.let_uploads.set()
+        self.findings: list[str] = []
+        """Codes that the next deltas are refused with after their upload, one each."""
+        self.put_answers: list[int] = []
+        """Statuses that the next uploads are answered with, one each."""
         self.refuse: dict[str, ErrorReply] = {}
         """Path → answer with status 422, until removed."""
         self._changed = threading.Condition()
@@ -252,6 +256,8 @@ class Leader:
         stored = self._submissions.get(request.delta_sha256)
         if stored is None:
             raise Rejected("not_announced", "post the manifest first")
+        if self.findings:
+            return CompleteReply(accepted=False, code=self.findings.pop(0), reason="as the test says")
         self.world.store.put(stored.manifest.key.replace(".delta", ".json"), stored.encode())
         return CompleteReply(accepted=True, code="", reason="as announced")
 
@@ -259,6 +265,8 @@ class Leader:
         if self.store_down:
             return Reply(503)
         key = request.path.removeprefix("/brigade/")
+        if request.method == "PUT" and self.put_answers:
+            return Reply(self.put_answers.pop(0))
         if request.method == "PUT":
             announced = self._submissions[key.rpartition("/")[2].removesuffix(".delta")].manifest.delta
             assert (sha256_hex(request.body), len(request.body)) == (announced.sha256, announced.size_bytes)

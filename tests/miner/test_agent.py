@@ -25,6 +25,7 @@ from miner.ledger import Ledger
 from miner.state import StateFolder
 from tests.miner.leader import MINER, NETUID, Leader, Seen
 from tests.support.httpserver import Reply, ScriptedServer
+from validator.intake import PASSING
 
 
 class Miner:
@@ -311,6 +312,27 @@ def test_a_refused_submission_does_not_end_the_miner(leader: Leader, tmp_path: P
         leader.open_round()
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
         hand_in(leader)
+
+
+def test_a_delta_that_arrived_broken_is_put_again(leader: Leader, tmp_path: Path) -> None:
+    leader.open_round()
+    leader.put_answers = [413]  # not the announced size
+    leader.findings = sorted(PASSING)
+    with mining(leader, tmp_path):
+        hand_in(leader)
+    assert len(leader.seen.completed) == len(PASSING) + 1
+    assert len(leader.seen.uploads) == len(PASSING) + 1
+    assert len({manifest.model_dump_json() for manifest in leader.seen.manifests}) == 1
+
+
+def test_the_last_heartbeat_of_a_stopped_miner_says_that_it_goes(leader: Leader, tmp_path: Path) -> None:
+    leader.open_round()
+    with mining(leader, tmp_path) as miner:
+        leader.wait_until(trained())  # type: ignore[arg-type]
+        miner.stop()
+    carried, last = ledger_of(leader, tmp_path).carried, max(leader.seen.beats, key=lambda beat: beat.seq)
+    assert carried is not None
+    assert (last.phase, last.round_tokens) == (Phase.DRAINING, carried.tokens)
 
 
 def test_a_delivery_that_breaks_is_not_swallowed(
