@@ -117,6 +117,15 @@ def test_what_can_not_be_merged_or_takes_too_long_is_given_up_for_good() -> None
     assert run(frozen, RoundFacts(planned=True), 100.0)[0].code == "merge_timeout"
 
 
+def test_what_is_merged_and_stored_is_committed_however_late() -> None:
+    frozen = replace(START, phase=Phase.FROZEN, deadline_s=100.0)
+    done = RoundFacts(planned=True, reduced=True)
+    state, action, _ = run(frozen, done, 500.0)
+    assert (state.phase, action, state.code) == (Phase.REDUCED, Action.COMMIT, "")
+    assert run(state, done, 600.0)[1] is Action.COMMIT
+    assert run(state, replace(done, failure="bad_revision"), 600.0)[1] is Action.ABORT
+
+
 def test_time_that_does_not_count_moves_the_deadline() -> None:
     closing = replace(START, phase=Phase.CLOSING, deadline_s=20.0)
     assert delayed(closing, 7.5).deadline_s == 27.5

@@ -3,7 +3,8 @@
 Invariants, property-tested:
 
 - Phases only go forward, and once a member trains a hard deadline ends every phase: no silence of anybody stops a
-  round. Time without a leader or without storage is not counted: ``delayed`` moves the deadline.
+  round. Time without a leader or without storage is not counted: ``delayed`` moves the deadline. The last deadline is
+  asked before judging, planning and merging; what is merged and stored is committed, however late.
 - A round waits for members that are alive and at work, never for a share of the registered ones.
 - The log rules: what it says about the end of the round overrides everything that was remembered. ``resume`` makes a
   valid state from the log alone, at any moment of the round.
@@ -98,12 +99,14 @@ def _closing(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPo
 
 
 def _frozen(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy) -> Decision:
-    ending = _giving_up(state, facts, now_s, policy)
+    ending = _giving_up(state, facts)
     if ending is not None:
         return ending
+    if facts.planned and facts.reduced:
+        return Decision(replace(state, phase=Phase.REDUCED, since_s=now_s), Action.COMMIT, "the update is stored")
+    if state.deadline_s is not None and now_s >= state.deadline_s:
+        return _abort(state, "merge_timeout", f"not committed within {policy.finish_deadline_s:g} s of the freeze")
     if facts.planned:
-        if facts.reduced:
-            return Decision(replace(state, phase=Phase.REDUCED, since_s=now_s), Action.COMMIT, "the update is stored")
         return Decision(state, Action.REDUCE, "the plan is in the log; merging")
     verdict = facts.verdict
     if verdict is None:
@@ -117,7 +120,7 @@ def _frozen(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPol
 
 
 def _reduced(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy) -> Decision:
-    ending = _giving_up(state, facts, now_s, policy)
+    ending = _giving_up(state, facts)
     return ending or Decision(state, Action.COMMIT, "the update is stored; committing")
 
 
@@ -125,13 +128,11 @@ def _ended(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPoli
     return Decision(state, Action.END, f"round {state.round} is {state.phase}")
 
 
-def _giving_up(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy) -> Decision | None:
+def _giving_up(state: RoundState, facts: RoundFacts) -> Decision | None:
     if state.code:
         return _abort(state, state.code, "the round was given up")
     if facts.failure:
         return _abort(state, facts.failure, "the plan can't be merged")
-    if state.deadline_s is not None and now_s >= state.deadline_s:
-        return _abort(state, "merge_timeout", f"not committed within {policy.finish_deadline_s:g} s of the freeze")
     return None
 
 

@@ -46,7 +46,7 @@ class Trial:
 
 
 class Evaluator:
-    """Losses of this run's model on this run's data. Threads take turns."""
+    """Losses of this run's model on this run's data. Threads take turns, each of which loads what it needs."""
 
     def __init__(self, spec: RunSpec, dataset: Dataset, device: str = "cpu") -> None:
         self._spec = spec
@@ -75,20 +75,19 @@ class Evaluator:
         with self._turn:
             self._load(base)
             unseen_base = self._losses(unseen)
-            found = {}
-            for trial in trials:
-                place = (trial.member.shard, str(trial.member.hotkey))
-                found[place] = self._try(base, base_revision, trial, unseen, unseen_base)
-            return found
+        return {
+            (trial.member.shard, str(trial.member.hotkey)): self._try(base, base_revision, trial, unseen, unseen_base)
+            for trial in trials
+        }
 
     def _try(self, base: Weights, base_revision: Revision, trial: Trial, unseen: Samples, unseen_base: Losses) -> Drops:
-        """Expects the base in the model and leaves it there."""
+        """One turn: a merge that waits to evaluate its result comes in between two trials."""
         assigned = self._assigned(trial.manifest)
-        assigned_base = self._losses(assigned)
-        self._apply(base, base_revision, trial)
-        drops = Drops(_drops(assigned_base, self._losses(assigned)), _drops(unseen_base, self._losses(unseen)))
-        self._load_shard(trial.member.shard, base[trial.member.shard])
-        return drops
+        with self._turn:
+            self._load(base)
+            assigned_base = self._losses(assigned)
+            self._apply(base, base_revision, trial)
+            return Drops(_drops(assigned_base, self._losses(assigned)), _drops(unseen_base, self._losses(unseen)))
 
     def _assigned(self, manifest: Manifest) -> Samples:
         stream = SampleStream(
