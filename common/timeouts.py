@@ -55,6 +55,8 @@ MAX_CLOCK_SKEW_S = 60.0
 ROLE_STOP_S = 4.0
 """For the parts of a miner or a validator that was told to stop: the current step, and writing the state. What
 hangs on the network then is left behind."""
+GOODBYE_S = 1.0
+"""Of that, for the last heartbeat of a miner."""
 ORDER_RESERVED_S = 1.5
 """Of the time to drain, for each group of processes that is stopped after this one."""
 SUMMARY_S = 120.0
@@ -102,6 +104,7 @@ def check() -> None:
         "pauses between retries must grow": RETRY_FIRST_S < RETRY_MOST_S <= LONGEST_ASKED_WAIT_S,
         "the storage must notice a dead link before its answer is given up": CONNECT_S < STORE_READ_S,
         "a role must end within what the drain leaves it": ROLE_STOP_S <= DRAIN_S - 2 * ORDER_RESERVED_S,
+        "a goodbye must leave time to store the state": GOODBYE_S <= ROLE_STOP_S / 2,
         "a summary must leave time to drain": SUMMARY_WHEN_STOPPED_S < DRAIN_S,
         "a status must be newer than the look before": STATUS_CACHE_S < STATUS_EVERY_S,
         "no regular pause may look like sleep": max(pauses) < ASLEEP_S,

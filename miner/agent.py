@@ -173,6 +173,7 @@ class Agent:
             for task in (*others, working):
                 if task.done():
                     task.result()
+            await heart.farewell()
         finally:
             for task in (*others, working):
                 task.cancel()

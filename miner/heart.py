@@ -6,8 +6,12 @@ truth of its own: a miner acts on the log. When nobody answers, the heart backs 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from loguru import logger
+
+from common import timeouts
 from common.clock import Clock
 from common.errors import RemoteError, Retryable
 from common.units import Hotkey
@@ -47,6 +51,13 @@ class Heart:
         while True:
             started_s = await self._patience.insist(self._beat_or_doubt)
             await self._sleep(max(0.0, self._interval_s - (self._clock.monotonic_s() - started_s)))
+
+    async def farewell(self) -> None:
+        """One heartbeat of a miner that goes, whatever becomes of it: the leader need not wait for the silence."""
+        try:
+            await asyncio.wait_for(self._beat(), timeouts.GOODBYE_S)
+        except (TimeoutError, RemoteError) as error:
+            logger.debug("the leader was not told of the end: {}", str(error) or "no answer in time")
 
     async def _beat_or_doubt(self) -> float:
         """When the heartbeat that was answered had begun."""
