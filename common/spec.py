@@ -219,7 +219,7 @@ class GateSpec(_Rounded):
     """Largest share of the weight that one miner may have, and all miners of one coldkey together; with n of them the
     cap never goes below 2/n, so that few can make up the whole."""
     claim_slack: float
-    """Tokens are credited up to this many times what the observed time and proven rate allow."""
+    """Tokens count up to this many times what the observed time and the evidence allow."""
 
     def check(self) -> None:
         _require(0 < self.clip_factor <= self.norm_factor, "clip_factor must be in (0, norm_factor]")

@@ -177,6 +177,7 @@ def _time_round(member: Member, beat: Heartbeat, before: Heartbeat | None, since
         return
     member.round = RoundId(beat.round)
     member.round_since_s = since_s
+    member.round_rested_s = None
     member.round_whole = before is not None or beat.round_steps == 0
 
 

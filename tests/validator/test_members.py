@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
+import pytest
+
+import validator.membership
+from common.chain.port import Metagraph
 from common.data.dataset import Dataset
 from common.errors import Retryable
 from common.units import Coldkey, Hotkey, RoundId
@@ -104,6 +109,14 @@ def test_the_time_of_sending_is_no_time_of_work() -> None:
     assert members.seen(A, ROUND, 1.0, 9.0) == Seen(8.0, True), "it trains again"
 
 
+def test_a_round_shorter_than_a_heartbeat_is_work_still() -> None:
+    members = Members(20.0)
+    members.hear(A, beat(1, 60, round_id=3), 0.0, 1.0)
+    members.hear(A, beat(2, 60, round_id=3, phase=Phase.WAITING), 0.0, 2.0)
+    members.hear(A, beat(3, 40, phase=Phase.WAITING), 3.0, 5.0)
+    assert members.seen(A, ROUND, 3.0, 9.0) == Seen(2.0, True), "the rest before the round is not the rest of the round"
+
+
 def test_support_is_kept_of_those_that_are_known() -> None:
     members = Members(2.0)
     members.hear(A, beat(1, 10), 0.0, 1.0)
@@ -155,6 +168,37 @@ def test_a_seat_is_kept_for_the_round_and_lost_with_the_next(dataset: Dataset) -
         assert await membership.seat(hotkey) == seat
         membership.new_round()
         assert await membership.seat(hotkey) is None
+
+    asyncio.run(go())
+
+
+def test_a_round_opens_with_the_seats_of_now_and_a_held_chain_call_does_not_hold_it(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(dataset)
+    monkeypatch.setattr(validator.membership, "CONNECT_S", 0.0)
+
+    async def go() -> None:
+        await world.begin(1)
+        port = world.chain_world.port(MemoryWallet(Hotkey("x"), Coldkey("x")))
+        answers, held = asyncio.Event(), port.metagraph
+
+        async def slow(netuid: int) -> Metagraph:
+            await answers.wait()
+            return await held(netuid)
+
+        membership = Membership(port, world.spec.netuid, world.clock)
+        old = await membership.seat(world.miners[0].signer.hotkey)
+        assert old is not None
+        port.metagraph = slow  # type: ignore[method-assign]
+        neurons = world.chain_world.subnet(world.spec.netuid).neurons
+        neurons[-1] = dataclasses.replace(neurons[-1], registered_block=old.registered_block + 7)
+        world.clock.advance(6.0)
+        await membership.refresh_for_round()
+        assert membership.known(old.hotkey) == old, "the chain does not answer: the held seats do"
+        answers.set()
+        await membership.seat(A)  # waits for the look that goes on
+        assert membership.known(old.hotkey) == dataclasses.replace(old, registered_block=old.registered_block + 7)
 
     asyncio.run(go())
 

@@ -5,7 +5,7 @@ in times the middle one of the others: a claim of up to ``FREE`` times what the 
 as many tokens must show about four times the work. Then ``max_share`` caps what one hotkey has of the round's tokens.
 With nobody to compare with, nothing is cut. What this can't do: drops saturate and are noisy, hence ``SATURATION``,
 ``FREE`` and the averaging, and a delta stretched by its sender (within the clip factor of the gates) shows more than
-its work; executing work again is the real check.
+its work: twice as long with twice the drop is paid up to 2.8 times. Executing work again is the real check.
 
 Invariants, tested at the boundaries: each factor is cut to its range before anything is multiplied, so that two
 negatives never make a reward; a rejected or absent miner earns nothing in the round and its average decays; averages
