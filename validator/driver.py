@@ -159,7 +159,7 @@ class Driver:
                 self._say(f"revision {run.head} is reached: nothing more to do")
                 await board.leadership.renew()
                 return timeouts.IDLE_LOOK_S
-            await board.membership.refresh_if_stale()
+            await board.membership.refresh_for_round()
             reason = f"round {run.next_round} on revision {run.head}"
             run = await self._append(RoundOpened(run.next_round, run.head), reason)
         board.membership.new_round()

@@ -2,7 +2,7 @@
 
 Invariant: whoever had a seat when it first spoke in a round keeps it until the round is over, whatever the chain says
 meanwhile. Without a chain the last metagraph holds; an unknown hotkey makes one refresh, at most every few seconds, so
-that a stranger can't drive the chain.
+that a stranger can't drive the chain. Each round opens with a fresh look, which no round waits long for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common import timeouts
 from common.chain.port import ChainPort, Metagraph, Neuron
 from common.clock import Clock
 from common.errors import RemoteError, Retryable
-from common.timeouts import CHAIN_CALL_S, METAGRAPH_REFRESH_S
+from common.timeouts import CONNECT_S, METAGRAPH_REFRESH_S
 from common.units import Coldkey, Hotkey, Uid
 
 
@@ -47,6 +47,7 @@ class Membership:
         self._read_s = 0.0
         self._pins: dict[Hotkey, Seat] = {}
         self._refreshing = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
 
     @property
     def metagraph(self) -> Metagraph | None:
@@ -83,6 +84,16 @@ class Membership:
         if self._metagraph is None or self._clock.monotonic_s() - self._read_s > timeouts.METAGRAPH_STALE_S:
             await self.refresh()
 
+    async def refresh_for_round(self) -> None:
+        """Read the metagraph again; if one is held, the rest of a slow call goes on beside the round."""
+        if self._metagraph is None:
+            return await self.refresh()
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self.refresh(), name="seats")
+        done, _ = await asyncio.wait({self._opening}, timeout=CONNECT_S)
+        for refreshed in done:
+            refreshed.result()
+
     async def refresh(self) -> None:
         """Read the metagraph, at most once every few seconds; trouble is logged and the old one stays."""
         async with self._refreshing:
@@ -91,7 +102,8 @@ class Membership:
                 return
             self._tried_s = now_s
             try:
-                self._metagraph = await asyncio.wait_for(self._chain.metagraph(self._netuid), CHAIN_CALL_S)
+                # The port has its own timeout and drops the dead connection with it: none of ours may come first.
+                self._metagraph = await self._chain.metagraph(self._netuid)
                 self._read_s = now_s
-            except (RemoteError, TimeoutError) as error:
+            except RemoteError as error:
                 logger.warning("the metagraph can't be read: {}", error)
