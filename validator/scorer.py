@@ -2,7 +2,8 @@
 
 Everything comes from log and bucket, so a restarted validator makes up for the report of the last round. Invariants:
 a report is in the bucket before its scores count for anything; a storage outage delays a report, it never loses one;
-the growth that a report holds is taken off the books only after the report was stored.
+the growth that a report holds is taken off the books only after the report was stored; a report that was signed is put
+until it lies there, and no second one is made meanwhile.
 """
 
 from __future__ import annotations
@@ -48,6 +49,18 @@ class _Task:
     """Of members that should appear though they sent nothing."""
 
 
+@dataclass(frozen=True)
+class _Signed:
+    """A report that only has to be put."""
+
+    report: Report
+    first_loss: float
+    """Held-out loss at revision 0."""
+    books: dict[Hotkey, Books]
+    key: str
+    body: bytes
+
+
 class Scorer:
     """The queue of finished rounds and the worker that scores them."""
 
@@ -58,6 +71,7 @@ class Scorer:
         self._queue: asyncio.Queue[Finished] = asyncio.Queue()
         self._losses: dict[Sha256, float] = {}
         self._turn = threading.Lock()
+        self._pending: _Signed | None = None
 
     def add(self, finished: Finished) -> None:
         """Score this round when its turn comes."""
@@ -99,15 +113,19 @@ class Scorer:
         board = self._board
         if board.standing.reported_round is not None and finished.round <= board.standing.reported_round:
             return
-        task = self._task(finished)
-        report, first_loss = await in_thread(lambda: self._work(task))
-        key = await in_thread(lambda: reports.write_report(board.store, report, board.signer))
-        for hotkey, books in task.books.items():
+        signed = self._pending
+        if signed is None or signed.report.round != finished.round:
+            task = self._task(finished)
+            signed = self._pending = await in_thread(lambda: self._signed(task))
+        key, body, report = signed.key, signed.body, signed.report
+        await in_thread(lambda: reports.put_report(board.store, key, body))
+        self._pending = None
+        for hotkey, books in signed.books.items():
             board.members.settle(hotkey, books.account)
         board.standing.report = report
         board.standing.averages = reports.averages(report)
         board.members.support(reports.supported(report))
-        board.standing.heldout_first, board.standing.heldout_head = first_loss, report.heldout_loss
+        board.standing.heldout_first, board.standing.heldout_head = signed.first_loss, report.heldout_loss
         logger.bind(event="round_scored", round=int(report.round)).info("round {} scored: {}", report.round, key)
 
     async def _score_with_patience(self, finished: Finished) -> None:
@@ -139,6 +157,10 @@ class Scorer:
         return _Task(finished, books, tuple(seat for seat in seats if seat is not None))
 
     # In the worker thread.
+
+    def _signed(self, task: _Task) -> _Signed:
+        report, first_loss = self._work(task)
+        return _Signed(report, first_loss, task.books, *reports.seal_report(report, self._board.signer))
 
     def _work(self, task: _Task) -> tuple[Report, float]:
         """The report, and the loss at revision 0."""

@@ -71,14 +71,24 @@ def make_report(
 
 
 def write_report(store: ObjectStore, report: Report, signer: Signer) -> str:
-    """Put the report; its key. Raises ``Rejected('not_finite')`` for figures that would poison every average after."""
+    """Seal the report and put it; its key. Raises as ``seal_report``; ``Retryable`` when the store stays away."""
+    key, body = seal_report(report, signer)
+    put_report(store, key, body)
+    return key
+
+
+def put_report(store: ObjectStore, key: str, body: bytes) -> None:
+    """Put a sealed report. ``Retryable`` when the store stays away: the same bytes may be put again."""
+    with only_facts():
+        store.put(key, body)
+
+
+def seal_report(report: Report, signer: Signer) -> tuple[str, bytes]:
+    """Key and signed bytes. Raises ``Rejected('not_finite')`` for figures that would poison every average after."""
     if not _finite(report):
         raise Rejected("not_finite", f"the report of round {report.round} has figures that are not finite; not written")
     body = sign_report(report, signer).encode()
-    key = keys.report_key(report.run, report.signer, report.round, sha256_hex(body))
-    with only_facts():
-        store.put(key, body)
-    return key
+    return keys.report_key(report.run, report.signer, report.round, sha256_hex(body)), body
 
 
 @dataclass(frozen=True)
