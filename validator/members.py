@@ -120,7 +120,9 @@ class Members:
         self._forget(now_s)
 
     def is_live(self, member: Member, now_s: float) -> bool:
-        return now_s - member.heard_s < self._timeout_s
+        """Whether it was heard of lately and has not said good-bye; what it delivered counts all the same."""
+        gone = member.beat is not None and member.beat.phase is Phase.DRAINING
+        return not gone and now_s - member.heard_s < self._timeout_s
 
     def facts(self, round_id: RoundId, delivered: Mapping[Hotkey, bool], now_s: float) -> tuple[MemberFacts, ...]:
         """All that are live or have delivered, in the order of their hotkeys; tokens as they claim them."""

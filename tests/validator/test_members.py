@@ -54,6 +54,15 @@ def test_silence_ends_life_and_a_heartbeat_gives_it_back() -> None:
     assert [(m.live, m.tokens) for m in members.facts(ROUND, {}, 4.0)] == [(True, 20)]
 
 
+def test_nobody_waits_for_whom_has_said_good_bye() -> None:
+    members = Members(2.0)
+    members.hear(A, beat(1, 10), 0.0, 1.0)
+    members.hear(A, beat(2, 10, phase=Phase.DRAINING), 0.0, 1.1)
+    assert members.facts(ROUND, {}, 1.2) == ()
+    members.hear(A, beat(1, 0, session="cd" * 8), 0.0, 1.5)
+    assert [m.live for m in members.facts(ROUND, {}, 1.6)] == [True], "its next process is another session"
+
+
 def test_after_a_takeover_the_expected_count_as_live_for_one_timeout() -> None:
     members = Members(2.0)
     members.expect([A, B], 10.0)
