@@ -13,7 +13,7 @@ from common import keys, timeouts
 from common.clock import Clock
 from common.errors import Rejected
 from common.identity import Signer, decode_record, sign_record
-from common.runlog.casput import Holder, Patience, put_once, read_now
+from common.runlog.casput import GONE, Holder, Patience, put_once, read_now
 from common.runlog.writer import NonceSource, random_nonce
 from common.spec import SCHEMA, RunSpec
 from common.store.port import ObjectStore
@@ -192,11 +192,16 @@ class LeaseKeeper:
         held, etag = self._held
         if not self._swap(self._next(held.term, held), etag):
             self._held = None
-            raise LeaseLost(f"the lease was taken by {self._seen.signer if self._seen else 'unreadable bytes'}")
+            raise LeaseLost(self._why_lost())
 
     def abandon(self) -> None:
         """Forget the lease without touching the store: it expires by itself."""
         self._held = None
+
+    def _why_lost(self) -> str:
+        if self._sight is not None and self._sight.etag is None:
+            return "the lease was deleted from the store"
+        return f"the lease was taken by {self._seen.signer if self._seen else 'unreadable bytes'}"
 
     def _next(self, term: int, previous: Lease | None) -> Lease:
         counter = previous.counter + 1 if previous else 1
@@ -214,7 +219,7 @@ class LeaseKeeper:
         return holder.mine
 
     def _see(self, found: Holder | None) -> None:
-        etag = found.etag if found else None
+        etag = found.etag if found and found != GONE else None
         self._sight = observe(self._sight, etag, self._clock.monotonic_s())
         self._seen = self._read(found)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+from common import keys
 from common.errors import BrigadeError, Rejected
+from common.runlog.reader import fetch_slot
 from common.store.port import ObjectInfo, ObjectMissing, ObjectStore
 from common.store.reader import StoreReader
 from common.units import Sha256
@@ -50,6 +52,13 @@ class ProvingReader:
             return None
         except Rejected as error:
             raise VerifyError(key, error.message) from None
+
+    def find_slot(self, run: str, seq: int) -> bytes | None:
+        """A slot of the log as every reader takes it, or None when it is free."""
+        try:
+            return fetch_slot(self._reader, run, seq)
+        except Rejected as error:
+            raise VerifyError(keys.log_key(run, seq), error.message) from None
 
     def exists(self, key: str) -> bool:
         return self._store.head(key) is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from common import keys
 from common.errors import Rejected
-from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.casput import MAX_READ_BYTES, OVERSIZED, is_oversized
 from common.runlog.entries import Genesis, decode_entry
 from common.runlog.replay import Step, apply, begin
 from common.runlog.state import RunState
@@ -43,10 +43,19 @@ class LogReader:
 
     def read_slot(self, seq: int) -> bytes | None:
         """The bytes of slot ``seq``, or None when it is still free."""
-        try:
-            return self._reader.fetch(keys.log_key(self._spec.run, seq), max_bytes=MAX_READ_BYTES)
-        except ObjectMissing:
-            return None
+        return fetch_slot(self._reader, self._spec.run, seq)
+
+
+def fetch_slot(reader: ObjectReader, run: str, seq: int) -> bytes | None:
+    """The bytes of a slot, ``OVERSIZED`` for one with more than ``MAX_READ_BYTES``, None for a free one."""
+    try:
+        return reader.fetch(keys.log_key(run, seq), max_bytes=MAX_READ_BYTES)
+    except ObjectMissing:
+        return None
+    except Rejected as refusal:
+        if not is_oversized(refusal):
+            raise
+        return OVERSIZED
 
 
 def walk(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> Iterator[Step]:
@@ -88,10 +97,9 @@ def spec_hash_of_log(reader: ObjectReader, run: str) -> Sha256:
 
     Raises ``Rejected``: ``no_genesis``, ``bad_genesis``, or the decoder's codes; and ``Retryable``.
     """
-    try:
-        slot = reader.fetch(keys.log_key(run, 0), max_bytes=MAX_READ_BYTES)
-    except ObjectMissing:
-        raise _no_genesis(run) from None
+    slot = fetch_slot(reader, run, 0)
+    if slot is None:
+        raise _no_genesis(run)
     data = decode_entry(slot, run).data
     if not isinstance(data, Genesis):
         raise Rejected("bad_genesis", f"the log of run {run} does not begin with a genesis")

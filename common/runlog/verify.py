@@ -24,7 +24,6 @@ from common.model.layout import run_layouts
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission
 from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
-from common.runlog.casput import MAX_READ_BYTES
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.materialise import load_snapshot
@@ -144,7 +143,7 @@ def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:
 def _verify_log(work: _Work, spec: RunSpec) -> RunState:
     """Replay the log strictly, and refuse slots that lie behind a gap."""
     state: RunState | None = None
-    steps = walk(spec, lambda seq: work.reader.find(keys.log_key(work.run, seq), MAX_READ_BYTES), None)
+    steps = walk(spec, lambda seq: work.reader.find_slot(work.run, seq), None)
     while True:
         key = keys.log_key(work.run, state.next_seq if state else 0)
         with _naming(key):

@@ -12,6 +12,7 @@ from common import keys
 from common.clock import ManualClock
 from common.errors import Retryable
 from common.identity import Signer
+from common.runlog.casput import MAX_READ_BYTES
 from common.runlog.lease import LeaseKeeper, LeaseLost, Sight, Watcher, decide, decode_lease, encode_lease, observe
 from common.store.memory import MemoryStore
 from tests.runlog.support import ALICE, BOB, SPEC, STRANGER, no_patience, steady
@@ -178,3 +179,44 @@ def test_a_process_takes_its_own_lease_back_at_once() -> None:
     one.acquire(term=1)
     one.abandon()
     assert one.acquire(term=2).take
+
+
+def test_a_deleted_lease_is_lost_at_once_and_taken_anew() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    alice = keeper(store, ALICE, clock)
+    alice.acquire(term=1)
+    store.delete(KEY)
+    with pytest.raises(LeaseLost, match="deleted"):
+        alice.renew()
+    assert alice.held is None
+    assert alice.acquire(term=2).take
+    alice.renew()
+    assert alice.held is not None
+    assert (alice.held.term, store.head(KEY) is not None) == (2, True)
+
+
+def test_a_lease_deleted_between_look_and_swap_is_taken_at_the_next_look() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    before = keeper(store, ALICE, clock, "before")
+    before.acquire(term=1)
+    after = keeper(store, ALICE, clock, "after")
+
+    def delete_first(operation: str, key: str) -> None:
+        if operation == "put":
+            store.before = None
+            store.delete(key)
+
+    store.before = delete_first
+    assert not after.acquire(term=2).take
+    assert after.acquire(term=2).take
+    assert after.held is not None
+
+
+def test_an_oversized_lease_expires_like_any_unreadable_one() -> None:
+    store, clock = MemoryStore(), ManualClock()
+    alice = keeper(store, ALICE, clock)
+    store.put(KEY, bytes(MAX_READ_BYTES + 1))
+    assert not alice.acquire(term=1).take
+    clock.advance(T)
+    assert alice.acquire(term=1).take
+    assert alice.held is not None

@@ -12,12 +12,15 @@ from common import keys
 from common.clock import ManualClock
 from common.errors import Rejected, Retryable
 from common.identity import Signer
-from common.runlog.reader import LogReader
+from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.proving import ProvingReader
+from common.runlog.reader import LogReader, catch_up
 from common.runlog.replay import replay
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter, LostSlot
 from common.store.memory import MemoryStore
 from common.store.port import ObjectStore, OutcomeUnknown
+from common.store.reader import StoreReader
 from tests.runlog.support import (
     ALICE,
     BOB,
@@ -176,3 +179,26 @@ def test_an_empty_log_is_said() -> None:
     with pytest.raises(Rejected) as caught:
         LogReader(_Reader(MemoryStore()), SPEC).catch_up()
     assert caught.value.code == "no_genesis"
+
+
+def test_an_oversized_slot_is_void_for_writer_and_every_reader() -> None:
+    store = MemoryStore()
+    state = begun(store)
+    key = keys.log_key(SPEC.run, state.next_seq)
+    store.put(key, bytes(MAX_READ_BYTES + 1))
+    state = writer(store, ALICE).append(state, takeover(), "leads", term=1)
+    assert (state.leader, state.next_seq) == (ALICE.hotkey, 3)
+    assert [void.seq for void in state.voids] == [1]
+    assert LogReader(StoreReader(store), SPEC).catch_up() == state
+    assert writer(store, BOB).catch_up() == state
+    verified = ProvingReader(store)
+    assert catch_up(SPEC, lambda seq: verified.find_slot(SPEC.run, seq), None) == state
+    assert writer(store, ALICE).append(state, opened(state), "goes on", term=1).open_round is not None
+
+
+def test_a_slot_that_cannot_be_read_for_another_reason_is_not_void() -> None:
+    store = MemoryStore()
+    begun(store)
+    store.fail_next(Rejected("access_denied", "no"), operation="get", key_part=keys.log_key(SPEC.run, 1))
+    with pytest.raises(Rejected, match="no"):
+        LogReader(StoreReader(store), SPEC).catch_up()

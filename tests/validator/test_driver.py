@@ -387,6 +387,21 @@ def test_a_leader_unsure_of_its_lease_takes_no_submission(world: World) -> None:
     asyncio.run(go())
 
 
+def test_a_deleted_lease_is_taken_anew_and_the_run_goes_on(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 3)
+        world.store.delete(keys.lease_key("demo"))
+        await validator.board.leadership.renew(force=True)
+        assert not validator.board.leadership.leading
+        await drive(world, validator, 1)
+        assert validator.board.leadership.sure()
+
+    asyncio.run(go())
+    assert (world.log().rounds_committed, world.log().term) == (1, 2)
+
+
 def test_a_refused_renewal_does_not_end_the_renewing(world: World) -> None:
     async def go() -> None:
         await world.begin()
