@@ -87,6 +87,8 @@ CHAIN_AWAY_S = RETRY_MOST_S
 """Pause before the chain is asked again for what it refused or did not answer."""
 METAGRAPH_STALE_S = 12 * METAGRAPH_REFRESH_S
 """A metagraph older than this is read again by the next look, if the chain answers."""
+REQUEST_HEAD_S = 10.0
+"""A validator closes a connection whose request's head is not complete so long after it began."""
 KEEP_ALIVE_S = 75
 """A validator closes a connection on which nothing was asked for so long."""
 
@@ -108,6 +110,7 @@ def check() -> None:
         "a summary must leave time to drain": SUMMARY_WHEN_STOPPED_S < DRAIN_S,
         "a status must be newer than the look before": STATUS_CACHE_S < STATUS_EVERY_S,
         "no regular pause may look like sleep": max(pauses) < ASLEEP_S,
+        "a caller's slow connection must not cost its request": CONNECT_S < REQUEST_HEAD_S < KEEP_ALIVE_S,
         "a probe's URL must outlive a clock that is off": MAX_CLOCK_SKEW_S < PROBE_URL_LIFE_S,
     }
     for broken in (rule for rule, holds in rules.items() if not holds):

@@ -1,6 +1,7 @@
 """uvicorn in the caller's event loop: one worker, bounded, on a socket that is bound before anything else starts.
 
-Binding first means that a port that is taken is one clear line at start, and that port 0 can be read back.
+Binding first means that a port that is taken is one clear line at start, and that port 0 can be read back. Connections
+are bounded by ``door``, not by uvicorn's ``limit_concurrency``: that one counts silent strangers and refuses members.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common import timeouts
-from common.errors import SetupError
+from common.errors import Rejected, SetupError
+from validator.api.door import Door, guarded
+from validator.api.security import error_response
 
 BACKLOG = 512
-MAX_CONNECTIONS = 1024
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -34,17 +37,34 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def unambiguous(app: ASGIApp) -> ASGIApp:
+    """``app`` for requests with one length. Of two, a proxy before us may believe the other: smuggled requests."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        if not {b"content-length", b"transfer-encoding"} <= names:
+            await app(scope, receive, send)
+            return
+        refusal = error_response(Rejected("bad_message", "give Content-Length or Transfer-Encoding, not both"))
+        refusal.headers["connection"] = "close"
+        await refusal(scope, receive, send)
+
+    return answer
+
+
 class Server(uvicorn.Server):
     """uvicorn without its signal handlers: the process that embeds it decides when to end."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, door: Door | None = None, head_s: float = timeouts.REQUEST_HEAD_S) -> None:
         config = uvicorn.Config(
-            app,
+            unambiguous(app),
+            http=guarded(Door() if door is None else door, head_s),
+            ws="none",
+            interface="asgi3",
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_keep_alive=timeouts.KEEP_ALIVE_S,
-            limit_concurrency=MAX_CONNECTIONS,
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=2,

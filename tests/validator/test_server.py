@@ -1,0 +1,162 @@
+"""The server's door: silent strangers lose their connections, and whoever asks is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from fastapi import FastAPI
+
+from validator.api.door import Connection, Door, GuardedProtocol, source_of
+from validator.api.server import Server, bind
+
+STRANGER = "127.0.0.77"
+NEVER_S = 3600.0
+HEALTH = b"GET /v1/health HTTP/1.1\r\nhost: v\r\n\r\n"
+
+
+def small_app() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/v1/health")
+    async def health() -> dict[str, str]:
+        return {"run": "demo"}
+
+    @app.post("/v1/heartbeat")
+    async def heartbeat() -> dict[str, str]:
+        return {}
+
+    return app
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    door: Door | None = None, head_s: float = NEVER_S, server: Server | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """A server on a free port."""
+    sock = bind("127.0.0.1", 0)
+    task = asyncio.create_task((server or Server(small_app(), door, head_s)).run_on(sock))
+    try:
+        yield sock.getsockname()
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+class Peer:
+    """A raw TCP connection from an address of ours."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def at(cls, address: tuple[str, int], source: str = "127.0.0.1") -> Peer:
+        return cls(*await asyncio.open_connection(*address, local_addr=(source, 0)))
+
+    async def ask(self, request: bytes = HEALTH) -> tuple[int, bytes]:
+        """Status and body of the answer to ``request``."""
+        self.writer.write(request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(head.split()[1]), await self.reader.readexactly(length)
+
+    async def ended(self) -> bool:
+        """Wait until the server has closed the connection without a word."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+def test_two_hundred_silent_connections_of_a_stranger_do_not_stop_an_honest_request() -> None:
+    async def go() -> None:
+        door = Door()
+        async with serving(door) as address:
+            known = await Peer.at(address)
+            assert (await known.ask())[0] == 200
+            silent = [await Peer.at(address, STRANGER) for _ in range(200)]
+            assert all(await asyncio.gather(*(peer.ended() for peer in silent[:136])))
+            assert len(door) == 1 + 64
+            honest = await Peer.at(address)
+            assert await honest.ask() == (200, b'{"run":"demo"}')
+            assert (await known.ask())[0] == 200
+
+    asyncio.run(go())
+
+
+def test_with_the_house_full_of_silence_the_oldest_stranger_makes_room() -> None:
+    async def go() -> None:
+        async with serving(Door(most=4)) as address:
+            known = await Peer.at(address)
+            assert (await known.ask())[0] == 200
+            silent = [await Peer.at(address, f"127.0.0.{n}") for n in (71, 72, 73)]
+            honest = await Peer.at(address)
+            assert (await honest.ask())[0] == 200
+            assert await silent[0].ended()
+            assert (await known.ask())[0] == 200
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nx: "])
+def test_a_connection_without_a_whole_head_is_closed_at_its_deadline(sent: bytes) -> None:
+    async def go() -> None:
+        async with serving(head_s=0.05) as address:
+            peer = await Peer.at(address, STRANGER)
+            peer.writer.write(sent)
+            assert await peer.ended()
+
+    asyncio.run(go())
+
+
+def test_a_body_that_drips_on_after_its_answer_is_cut_off() -> None:
+    async def go() -> None:
+        server = Server(small_app(), head_s=NEVER_S)
+        async with serving(server=server) as address:
+            peer = await Peer.at(address, STRANGER)
+            request = b"GET /v1/health HTTP/1.1\r\nhost: v\r\ntransfer-encoding: chunked\r\n\r\n"
+            assert (await peer.ask(request))[0] == 200
+            protocol = server.config.http_protocol_class
+            assert issubclass(protocol, GuardedProtocol)
+            protocol.head_s = 0.05  # the first head had all the time it wanted; its body doesn't
+            peer.writer.write(b"1\r\nx\r\n")
+            assert await peer.ended()
+
+    asyncio.run(go())
+
+
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed() -> None:
+    async def go() -> None:
+        async with serving() as address:
+            peer = await Peer.at(address)
+            lengths = b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"
+            status, body = await peer.ask(b"POST /v1/heartbeat HTTP/1.1\r\nhost: v\r\n" + lengths + b"0\r\n\r\n")
+            assert status == 400
+            assert b"bad_message" in body
+            assert await peer.ended()
+
+    asyncio.run(go())
+
+
+def test_a_connection_that_is_being_answered_is_never_ended_for_a_newcomer() -> None:
+    ended: list[str] = []
+    door = Door(most=2, per_source=2)
+    busy, idle, new = (Connection("a", lambda name=name: ended.append(name)) for name in ("busy", "idle", "new"))  # type: ignore[misc]
+    assert door.enter(busy)
+    assert door.enter(idle)
+    door.heard(busy, True)
+    assert door.enter(new)
+    assert ended == ["idle"]
+    door.heard(new, True)
+    assert not door.enter(Connection("a", lambda: ended.append("late")))
+    door.leave(busy)
+    assert door.enter(Connection("b", lambda: ended.append("b")))
+    assert ended == ["idle"]
+
+
+def test_one_site_is_one_source() -> None:
+    assert source_of("192.0.2.7") == source_of("::ffff:192.0.2.7") == "192.0.2.7"
+    assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1") != source_of("2001:db8:0:1::1")
+    assert source_of("") == ""
