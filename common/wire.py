@@ -17,6 +17,9 @@ from common.units import SHA256_PATTERN
 MAX_REQUEST_BYTES = 512 * 1024
 MAX_REPLY_BYTES = 1 << 20
 
+MAX_TOTAL_TOKENS = 2**48
+MAX_TOTAL_S = 1e9  # thirty years
+
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Quantity = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Digest = Annotated[str, Field(pattern=SHA256_PATTERN)]
@@ -55,9 +58,9 @@ class UploadProgress(Message):
 class Counters(Message):
     """Totals of one process (session) since it started; the validator adds up what they grew by."""
 
-    tokens: Count
-    training_s: Quantity
-    online_s: Quantity
+    tokens: Annotated[int, Field(ge=0, le=MAX_TOTAL_TOKENS)]
+    training_s: Annotated[float, Field(ge=0, le=MAX_TOTAL_S, allow_inf_nan=False)]
+    online_s: Annotated[float, Field(ge=0, le=MAX_TOTAL_S, allow_inf_nan=False)]
 
 
 class Heartbeat(Message):

@@ -207,6 +207,7 @@ class Driver:
             self._effects.keep_head(current)
             if current.judgement is not None and current.state.phase is Phase.COMMITTED:
                 board.members.prove(proven_rates(current.judgement.watched, board.members.proven()))
+                board.members.note_committed(current.state.round, current.submissions.delivered())
             self._scorer.add(finished(current, board.journal.state))
             board.round = None
 

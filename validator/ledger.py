@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_TOKENS = 2**50
+MOST_S = 1e10
+
 
 @dataclass(frozen=True)
 class Totals:
@@ -19,7 +22,12 @@ class Totals:
     online_s: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(self.tokens + other.tokens, self.training_s + other.training_s, self.online_s + other.online_s)
+        """The sum, at most what a report can hold: a member may invent sessions without end."""
+        return Totals(
+            min(self.tokens + other.tokens, MOST_TOKENS),
+            min(self.training_s + other.training_s, MOST_S),
+            min(self.online_s + other.online_s, MOST_S),
+        )
 
     def since(self, base: Totals) -> Totals:
         """Growth from ``base``, at least nothing."""

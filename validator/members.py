@@ -19,6 +19,8 @@ from validator.round.facts import MemberFacts
 from validator.round.tokens import Seen
 
 MAX_MEMBERS = 256  # a subnet has no more seats
+PATIENCE_ROUNDS = 2
+"""Rounds in a row that a member may let down before no round waits for it; one delivery, and it is awaited again."""
 
 
 @dataclass
@@ -41,6 +43,8 @@ class Member:
     """Whether this process was there when it began."""
     round_rested_s: float | None = None
     """When it told first that it no longer trains; None while it does."""
+    missed: int = 0
+    """Rounds in a row that others made a revision of while it said to train and delivered nothing."""
 
 
 class Members:
@@ -132,8 +136,17 @@ class Members:
             if live or done:
                 tokens = round_tokens(member, round_id)
                 heard = member.beat is not None
-                found.append(MemberFacts(hotkey, live, heard, trains(member, round_id), tokens, done))
+                awaited = member.missed < PATIENCE_ROUNDS
+                found.append(MemberFacts(hotkey, live, heard, trains(member, round_id), tokens, done, awaited))
         return tuple(found)
+
+    def note_committed(self, round_id: RoundId, delivered: Mapping[Hotkey, bool]) -> None:
+        """Remember who delivered in a round that became a revision, and who only said to train."""
+        for hotkey, member in self._members.items():
+            if delivered.get(hotkey, False):
+                member.missed = 0
+            elif trains(member, round_id):
+                member.missed += 1
 
     def seen(self, hotkey: Hotkey, round_id: RoundId, opened_s: float | None, until_s: float) -> Seen:
         """What was seen of a member's work for a round until now, or until its submission came.

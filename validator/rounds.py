@@ -114,7 +114,7 @@ def _believed(
     claimed: tuple[MemberFacts, ...], current: Round, spec: RunSpec, members: Members, now_s: float
 ) -> tuple[MemberFacts, ...]:
     """The facts with tokens cut to what the plan could count: no heartbeat of one ends the round of all."""
-    count = sum(fact.trains or fact.delivered for fact in claimed)
+    count = len(claimed)  # all who live, at work already or not: the first to speak has no larger share
     terms = terms_of(spec, members, current.state.round, count, now_s)
     supported = members.supported()
     return tuple(

@@ -235,3 +235,28 @@ def test_strangers_do_not_drive_the_chain_and_a_chain_away_keeps_the_seats(datas
         assert await membership.seat(world.miners[0].signer.hotkey) is not None
 
     asyncio.run(go())
+
+
+def test_a_round_waits_for_nobody_that_let_two_rounds_down() -> None:
+    members = Members(60.0)
+    for seq, round_id in enumerate((4, 5), start=1):
+        members.hear(A, beat(seq, 10, round_id), 0.0, float(seq))
+        members.note_committed(RoundId(round_id), {B: True})
+    members.hear(A, beat(3, 10, 6), 0.0, 3.0)
+    assert [m.awaited for m in members.facts(RoundId(6), {}, 3.0)] == [False]
+    members.note_committed(RoundId(6), {A: True})
+    assert [m.awaited for m in members.facts(RoundId(6), {}, 3.0)] == [True], "one delivery and it is awaited again"
+
+
+def test_invented_sessions_never_grow_beyond_what_a_report_can_hold() -> None:
+    members = Members(60.0)
+    for number in range(40):
+        huge = beat(1, 2**48, session=f"{number:016x}")
+        members.hear(
+            A, huge.model_copy(update={"counters": Counters(tokens=2**48, training_s=1e9, online_s=1e9)}), 0.0, 1.0
+        )
+    member = members.get(A)
+    assert member is not None
+    growth = member.account.growth()
+    assert growth.tokens <= 2**51
+    assert growth.training_s * 1000 < 2**53

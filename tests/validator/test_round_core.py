@@ -218,3 +218,20 @@ def test_a_state_made_from_the_log_alone_is_valid(planned: bool, facts: RoundFac
     decision = tick(state, replace(facts, planned=planned), 7.0, POLICY)
     assert ORDER.index(decision.state.phase) >= ORDER.index(state.phase)
     assert decision.action is not Action.PLAN or not planned
+
+
+def test_the_first_to_deliver_does_not_end_the_round_for_those_who_begin_late() -> None:
+    early = RoundFacts((member("a", 100, delivered=True), member("b")))
+    assert run(START, early, 1.0)[0].phase is Phase.OPEN
+    alone = RoundFacts((member("a", 100, delivered=True), member("b", live=False)))
+    assert run(START, alone, 1.0)[0].phase is not Phase.OPEN
+
+
+def test_nobody_waits_for_members_that_let_earlier_rounds_down() -> None:
+    talker = member("b", 900, awaited=False)
+    state, _, _ = run(START, RoundFacts((member("a", 500), talker)), 1.0)
+    assert state.phase is Phase.OPEN, "its tokens do not reach the target"
+    state, _, _ = run(state, RoundFacts((member("a", 1000), talker)), 2.0)
+    assert state.phase is Phase.CLOSING
+    state, action, _ = run(state, RoundFacts((member("a", 1000, delivered=True), talker)), 3.0)
+    assert (state.phase, action) == (Phase.FROZEN, Action.JUDGE)

@@ -55,8 +55,8 @@ def seconds_left(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
 
 
 def trained_tokens(facts: RoundFacts) -> int:
-    """Tokens that can still reach the plan: of members that live or have delivered."""
-    return sum(member.tokens for member in facts.members if member.live or member.delivered)
+    """Tokens that can still reach the plan: of members that live and are awaited, or have delivered."""
+    return sum(member.tokens for member in facts.members if (member.live and member.awaited) or member.delivered)
 
 
 def _open(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy) -> Decision:
@@ -66,25 +66,27 @@ def _open(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolic
             return Decision(state, Action.WAIT, "waiting for the first miner to train")
         state = replace(state, deadline_s=now_s + policy.train_deadline_s)
     tokens = trained_tokens(facts)
-    why = _why_close(state, at_work, tokens, now_s, policy)
+    why = _why_close(state, facts, tokens, now_s, policy)
     if why:
         return _closing(_enter(state, Phase.CLOSING, now_s, policy.submit_deadline_s), facts, now_s, policy, why)
     told = f"training: {tokens} of {policy.target_tokens} tokens, {_count(at_work)} at work"
     return Decision(state, Action.WAIT, told)
 
 
-def _why_close(state: RoundState, at_work: list[MemberFacts], tokens: int, now_s: float, policy: RoundPolicy) -> str:
+def _why_close(state: RoundState, facts: RoundFacts, tokens: int, now_s: float, policy: RoundPolicy) -> str:
     if tokens >= policy.target_tokens:
         return f"{tokens} tokens reach the target of {policy.target_tokens}"
     if state.deadline_s is not None and now_s >= state.deadline_s:
         return f"the training time of {policy.train_deadline_s:g} s is over with {tokens} tokens"
-    if at_work and all(member.delivered for member in at_work):
-        return "all who train have delivered"
+    # Of all who live, not of those who train: whoever is first to speak in a round must not end it for the others.
+    live = [member for member in facts.members if member.live and member.awaited]
+    if live and all(member.delivered for member in live):
+        return "all who live have delivered"
     return ""
 
 
 def _closing(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy, closed: str = "") -> Decision:
-    missing = [m for m in facts.members if m.live and (m.trains or not m.heard) and not m.delivered]
+    missing = [m for m in facts.members if m.live and m.awaited and (m.trains or not m.heard) and not m.delivered]
     delivered = [m for m in facts.members if m.delivered]
     if not missing:
         why = f"{_count(delivered)} delivered and nobody alive is missing"

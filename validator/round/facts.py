@@ -58,6 +58,8 @@ class MemberFacts:
     """Trained for this round, as it says."""
     delivered: bool
     """Everything it announced has been uploaded and checked."""
+    awaited: bool = True
+    """Whether the round waits for it and its tokens: not if it let the last rounds down that others made."""
 
 
 @dataclass(frozen=True)

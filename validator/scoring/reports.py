@@ -87,7 +87,10 @@ def seal_report(report: Report, signer: Signer) -> tuple[str, bytes]:
     """Key and signed bytes. Raises ``Rejected('not_finite')`` for figures that would poison every average after."""
     if not _finite(report):
         raise Rejected("not_finite", f"the report of round {report.round} has figures that are not finite; not written")
-    body = sign_report(report, signer).encode()
+    try:
+        body = sign_report(report, signer).encode()
+    except ValueError as error:  # a figure without a canonical form, such as an integer beyond 2^53
+        raise Rejected("not_finite", f"the report of round {report.round} can't be written: {error}") from error
     return keys.report_key(report.run, report.signer, report.round, sha256_hex(body)), body
 
 
