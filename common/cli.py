@@ -29,6 +29,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from common.errors import BrigadeError, OperatorError, SetupError
 from common.logs import BoundedFile, log_into, log_path, redact, setup_logging
+from common.units import printable
 
 GROUP = "brigade.commands"
 INTERRUPTED = 130
@@ -202,7 +203,7 @@ def _usage(error: typer.TyperException) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print("brigade: " + redact(" ".join(message.split())), file=sys.stderr, flush=True)
+    print("brigade: " + printable(redact(" ".join(message.split()))), file=sys.stderr, flush=True)
     return code
 
 

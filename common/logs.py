@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loguru import logger
 
+from common.units import printable
+
 if TYPE_CHECKING:
     from loguru import Message
 
@@ -119,7 +121,7 @@ def setup_logging(
     global _current
     log_dir = _forced_dir or log_dir
     logger.remove()
-    logger.configure(extra={"process": name})
+    logger.configure(extra={"process": name}, patcher=_clean)
     logger.add(_stream_sink(stderr or sys.stderr, json_lines), level=level, format=_plain, diagnose=False)
     _current = None
     if log_dir is not None:
@@ -151,6 +153,11 @@ def json_line(record: Mapping[str, Any]) -> str:
     if record["exception"] is not None:
         line["traceback"] = "".join(traceback.format_exception(record["exception"].value))
     return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def _clean(record: Any) -> None:
+    """Messages quote strangers: no control characters, and no line that looks like another record."""
+    record["message"] = "\n    ".join(printable(line) for line in record["message"].splitlines())
 
 
 class _Nowhere:

@@ -40,6 +40,11 @@ def check_sha256(text: str) -> None:
         raise ValueError("a SHA-256 is 64 lowercase hex digits")
 
 
+def printable(text: str) -> str:
+    """A stranger's text as a terminal or a log may show it: one line, without control or invisible characters."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
 def format_bytes(size_bytes: float) -> str:
     """``1536`` → ``1.5 KiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

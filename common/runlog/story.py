@@ -24,7 +24,7 @@ from common.runlog.replay import Step
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
 from common.typed import to_json
-from common.units import Hotkey, format_bytes, format_duration
+from common.units import Hotkey, format_bytes, format_duration, printable
 
 _COLUMNS = "{:>6}  {:<19}  {:>4}  {:<9}  {:<18}  {}"
 
@@ -106,7 +106,7 @@ def _what(data: EntryData) -> str:
 
 def _with_reason(what: str, entry: Entry) -> str:
     """The writer's reason behind what happened, without what that says already."""
-    reason = entry.reason
+    reason = printable(entry.reason)
     if not isinstance(entry.data, Genesis | LeaderChanged):
         reason = reason.removeprefix(f"round {entry.data.round} ").removeprefix("aborted: ")
     return f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what

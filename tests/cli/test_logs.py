@@ -86,3 +86,14 @@ def test_a_process_may_be_told_where_to_log(tmp_path: Path) -> None:
     logs.log_into(tmp_path / "all")
     path = logs.setup_logging("x", tmp_path / "own", stderr=io.StringIO())
     assert path == tmp_path / "all" / "x.log" == logs.log_path()
+
+
+def test_a_strangers_text_in_a_message_moves_no_cursor_and_forges_no_line(tmp_path: Path) -> None:
+    out = io.StringIO()
+    path = logs.setup_logging("x", tmp_path, stderr=out)
+    logger.warning("it says {}", "a\x1b[2J\r\n00:00:00 ERROR x: forged\x9b")
+    assert path is not None
+    for text in (out.getvalue(), path.read_text()):
+        assert all(c.isprintable() for c in text.replace("\n", ""))
+        assert not any(line.startswith("00:00:00") for line in text.splitlines())
+        assert "forged" in text

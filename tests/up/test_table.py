@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 from common.clock import ManualClock
@@ -12,6 +13,7 @@ from common.units import Hotkey
 from common.wire import Phase
 from tests.runlog.support import MINERS
 from tests.up.support import UPLOAD, miner_status, status
+from validator.up.status import _show
 from validator.up.table import JsonLines, LiveTable, PlainLines, choose_display, status_table
 
 FIRST, SECOND, THIRD = (signer.hotkey for signer in MINERS)
@@ -98,3 +100,24 @@ def test_the_live_table_gives_the_terminal_back() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "something" in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is shown again
+
+
+HOSTILE = "ok\x1b]0;title\x07\x1b[2J\r\nminer-1 (uid 2): \u202efake\x9b"
+
+
+def test_a_strangers_text_moves_no_cursor_and_begins_no_line() -> None:
+    shown = status(3, miner_status(FIRST, note=HOSTILE), waiting_for=HOSTILE)
+    plain, live = io.StringIO(), io.StringIO()
+    PlainLines(plain, NAMES, ManualClock()).status(shown)
+    Console(file=live, width=200).print(status_table(shown, NAMES))
+    assert len(plain.getvalue().splitlines()) == 3
+    for text in (plain.getvalue(), live.getvalue()):
+        assert "fake" in text
+        assert all(c.isprintable() for c in text.replace("\n", ""))
+
+
+def test_brigade_status_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = status(3, miner_status(FIRST, note=HOSTILE), waiting_for=HOSTILE)
+    _show(shown, {}, json_lines=False)
+    _show(shown, {}, json_lines=True)
+    assert all(c.isprintable() for c in capsys.readouterr().out.replace("\n", ""))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from common.chain.wallets import open_wallet
 from common.errors import OperatorError, SetupError
-from common.units import Hotkey
+from common.units import Hotkey, printable
 from common.wire import Status
 from validator.up.client import fetch_status, status_client
 from validator.up.folder import Folder, load_begun
@@ -55,7 +55,7 @@ def _show(found: Status, names: dict[Hotkey, str], json_lines: bool) -> None:
     else:
         print("\n".join(f"  {miner_line(miner, names)}" for miner in by_uid(found)))
     if found.waiting_for:
-        print(found.waiting_for)
+        print(printable(found.waiting_for))
 
 
 def _address(folder: Folder) -> str:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from common.clock import Clock
 from common.logs import EVENT_SCHEMA
-from common.units import Hotkey, format_bytes, format_duration, format_rate
+from common.units import Hotkey, format_bytes, format_duration, format_rate, printable
 from common.wire import MinerStatus, Status
 from validator.up.summary import Summary, describe
 
@@ -97,7 +97,7 @@ def miner_line(miner: MinerStatus, names: Names) -> str:
     if miner.score is not None:
         parts.append(f"score {miner.score:,.1f}")
     if miner.note:
-        parts.append(miner.note)
+        parts.append(printable(miner.note))
     return f"{name_of(miner, names)} (uid {miner.uid}): " + ", ".join(parts)
 
 
@@ -107,7 +107,7 @@ def by_uid(status: Status) -> list[MinerStatus]:
 
 
 def name_of(miner: MinerStatus, names: Names) -> str:
-    return names.get(Hotkey(miner.hotkey), f"{miner.hotkey[:8]}…")
+    return names.get(Hotkey(miner.hotkey), f"{printable(miner.hotkey[:8])}…")
 
 
 def status_table(status: Status, names: Names) -> Table:
@@ -117,14 +117,14 @@ def status_table(status: Status, names: Names) -> Table:
         table.add_column(title, justify="right" if title in ("uid", "round tokens", "tokens/s", "score") else "left")
     for miner in by_uid(status):
         table.add_row(
-            name_of(miner, names),
+            Text(name_of(miner, names)),
             str(miner.uid),
             Text(state_cell(miner), style="" if miner.live else "red"),
             f"{miner.round_tokens:,}",
             f"{miner.tokens_per_s:,.0f}",
             upload_cell(miner),
             "" if miner.score is None else f"{miner.score:,.1f}",
-            Text(miner.note[:60]),
+            Text(printable(miner.note[:60])),
         )
     return table
 
@@ -141,7 +141,7 @@ class LiveTable:
         self._live.console.print(Text(text))
 
     def status(self, status: Status) -> None:
-        waiting = Text(status.waiting_for, style="dim")
+        waiting = Text(printable(status.waiting_for), style="dim")
         self._live.update(Group(Text(headline(status)), status_table(status, self._names), waiting), refresh=True)
 
     def summary(self, summary: Summary) -> None:
@@ -165,7 +165,7 @@ class PlainLines:
 
     def status(self, status: Status) -> None:
         if self._due(status):
-            waiting = [f"  {status.waiting_for}"] if status.waiting_for else []
+            waiting = [f"  {printable(status.waiting_for)}"] if status.waiting_for else []
             self._write([headline(status), *(f"  {miner_line(m, self._names)}" for m in by_uid(status)), *waiting])
 
     def summary(self, summary: Summary) -> None:
