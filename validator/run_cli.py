@@ -12,7 +12,7 @@ import typer
 
 from common import timeouts
 from common.errors import OperatorError, Retryable
-from common.model.export import export_hf
+from common.model.export import check_folder, export_hf
 from common.runlog.materialise import materialise, materialise_newest
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
@@ -138,6 +138,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a revision as a folder that `transformers` loads as a Llama model."""
+    check_folder(out)
     place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
     export_revision(place, out, revision)
 

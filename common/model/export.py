@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.errors import OperatorError
 from common.files import PUBLIC, atomic_file, write_atomically
 from common.model.layout import Shape, Vector, little_endian_bytes, run_layouts
 from common.model.safetensors import header_bytes
@@ -18,6 +19,13 @@ from common.spec import ModelSpec
 
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
+
+
+def check_folder(folder: Path) -> None:
+    """Raise OperatorError when ``folder`` is no folder and can't be made one, since a file is in its way."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        raise OperatorError(f"--out {folder}: {there} is no folder; name one, new or old")
 
 
 def export_hf(spec: ModelSpec, shards: Sequence[Vector], folder: Path) -> None:

@@ -174,6 +174,14 @@ def test_a_revision_that_is_not_there_is_refused(run: Run, folder: Path, tmp_pat
     assert "revisions 0 to 3" in err
 
 
+def test_an_export_onto_a_file_is_refused_before_anything_is_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "model"):
+        code, _, err = run("export", "--dir", tmp_path / "nothing", "--out", out)
+        assert code == 2
+        assert "no folder" in err
+
+
 def test_another_hash_than_the_committed_one_is_refused(run: Run, folder: Path, world: World) -> None:
     other = spec_hash(replace(world.spec, seed=1))
     for command in ("show", "log", "verify"):
