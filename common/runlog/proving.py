@@ -18,6 +18,7 @@ class VerifyError(BrigadeError):
     """The first wrong thing: the object's key, and what is wrong with it."""
 
     def __init__(self, key: str, what: str) -> None:
+        what = what.removeprefix(f"{key} ")  # a reader's message may begin with the key
         super().__init__(f"{key}: {what}")
         self.key = key
         self.what = what
