@@ -29,6 +29,7 @@ def world(num_shards: int = 1) -> World:
 def found_wrong(store: MemoryStore, spec_sha256: Sha256 | None = None) -> VerifyError:
     with pytest.raises(VerifyError) as caught:
         verify_run(store, "tiny", spec_sha256)
+    assert str(caught.value).count(caught.value.key) == 1, "an error names its object once"
     return caught.value
 
 
