@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from common.errors import BrigadeError, Fatal, Rejected, Retryable, SetupError
+from common.units import Revision
 from tests.up.support import settings
 from validator.up import cli
+from validator.up.folder import Folder
 from validator.up.run import LocalRun
 from validator.up.summary import Summary
 from validator.up.supervisor import Supervisor
@@ -27,19 +30,21 @@ class Shown:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.summaries: list[Summary] = []
+        self.then: list[str] = []
 
     def note(self, text: str, **fields: Any) -> None:
         self.notes.append(text)
 
-    def summary(self, summary: Summary) -> None:
+    def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self.summaries.append(summary)
+        self.then = list(then)
 
 
 class Run:
     """A local run that is up."""
 
     def start(self) -> Any:
-        return None
+        return SimpleNamespace(until=Revision(6), state=SimpleNamespace(head=Revision(0)))
 
 
 def ending(
@@ -47,6 +52,7 @@ def ending(
 ) -> Callable[[Path], tuple[Shown, int]]:
     class Watcher:
         load_average = 1.0
+        head = Revision(3)
 
         def __init__(self, *_: Any) -> None:
             return
@@ -77,6 +83,23 @@ def test_a_run_that_reached_its_goal_ends_well(monkeypatch: pytest.MonkeyPatch, 
     shown, code = ending(monkeypatch, lambda: None, lambda: SUMMARY)(tmp_path)
     assert code == 0
     assert shown.summaries == [SUMMARY]
+    (line,) = shown.then
+    assert line.startswith(f"summary: {tmp_path}/summary.json; next: ")
+    assert f"run verify --dir {tmp_path}" in line
+
+
+def test_a_stopped_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Shown, "summary", lambda self, summary, then=(): said.extend(then))
+    with pytest.raises(cli.Stopped):
+        ending(monkeypatch, fail(cli.Stopped()), lambda: SUMMARY)(tmp_path)
+    assert said[-1].startswith("stopped at revision 3 of 6; the same command goes on")
+
+
+def test_the_next_step_is_called_as_this_one_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv/bin/brigade"), "up"])
+    assert "next: .venv/bin/brigade run log --dir " in cli.next_steps(Folder(tmp_path / "run"))[0]
 
 
 @pytest.mark.parametrize("error", [GaveUp("no commit"), SetupError("a child was given up"), cli.Stopped()])

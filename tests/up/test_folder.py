@@ -121,6 +121,15 @@ def test_a_typing_error_is_exit_2_and_leaves_the_folder_as_it_was(wrong: tuple[s
     assert not (tmp_path / "run").exists()
 
 
+def test_a_gpu_that_is_not_there_is_said_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("common.model.device._usable_gpus", lambda: 0)
+    assert cli.run(["up", "--dir", str(tmp_path / "run"), "--device", "cuda"]) == 3
+    assert "no usable GPU" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_text_that_makes_no_dataset_does_not_poison_the_folder(tmp_path: Path) -> None:
     root, text = tmp_path / "run", tmp_path / "text"
     text.mkdir()

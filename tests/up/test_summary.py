@@ -127,6 +127,14 @@ def test_a_share_above_one_is_cut_and_said() -> None:
     assert "notes" not in json.loads(summary.to_json())
 
 
+def test_what_the_open_round_has_is_said() -> None:
+    steps = a_history()[:-1]  # the last round is open
+    reports = [report(1, member_report(FIRST.hotkey, tokens_trained=1_700))]
+    summary = summarise(steps[-1].state, merged_members(steps), reports, UIDS, {}, DENSE_BYTES, 0.0)
+    assert any("300 tokens trained are of the open round" in note for note in summary.notes), summary.notes
+    assert not summed_up().notes
+
+
 def test_trained_is_at_least_what_signed_manifests_say() -> None:
     """The last report may be a heartbeat behind the last manifest."""
     steps = a_history()

@@ -90,6 +90,16 @@ def test_the_table_has_a_row_for_each_miner() -> None:
         assert word in text
 
 
+def test_a_miner_keeps_to_one_line_of_a_narrow_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    long = status(3, *(m.model_copy(update={"note": "a note that goes on and on and on"}) for m in BUSY.miners))
+    console.print(status_table(long, NAMES))
+    lines = [line for line in console.file.getvalue().splitlines() if line.strip()]  # type: ignore[attr-defined]
+    assert len(lines) == 2 + len(BUSY.miners)
+    assert "silent for 1m15s" in lines[-1]
+    assert "…" in lines[-1]
+
+
 def test_the_live_table_gives_the_terminal_back() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160)
     live = LiveTable(console, NAMES)

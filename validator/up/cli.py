@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +26,9 @@ from common.clock import Clock, SystemClock
 from common.errors import BrigadeError
 from common.files import write_atomically
 from common.logs import quiet_stderr
+from common.model.device import choose_device
 from common.timeouts import DRAIN_S
+from common.units import Revision
 from validator.up.bootstrap import make_wallets
 from validator.up.client import fetch_status, status_client
 from validator.up.defaults import DEFAULT_PRESET, POLICIES
@@ -108,6 +112,8 @@ def up(
         config=root.get("config"),
         log_dir=root["log_dir"].absolute() if root.get("log_dir") else None,
     )
+    if device != "auto":
+        choose_device(device)  # a GPU that is not there is said before anything is made
     with locked(settings.folder):
         quiet_stderr("up", settings.logs)
         isolate_sdk(settings.folder.cache)
@@ -140,6 +146,7 @@ def _train(settings: Settings, run: LocalRun, supervisor: Supervisor, display: D
     ready = run.start()
     watcher = Watcher(ready, supervisor, display, clock, time.sleep, settings.block_time_s)
     within_s = timeouts.SUMMARY_WHEN_FAILED_S
+    stopped: list[str] = []
     try:
         with status_client() as client:
             watcher.until_done(lambda: fetch_status(client, ready.place.validator_url))
@@ -147,13 +154,34 @@ def _train(settings: Settings, run: LocalRun, supervisor: Supervisor, display: D
     except Stopped:
         display.note("stopping", event="stopping")
         within_s = timeouts.SUMMARY_WHEN_STOPPED_S
+        stopped = stopped_at(watcher.head, settings.rounds, ready)
         raise
     finally:
-        told = _summarise(settings, ready, watcher, display, within_s)
+        told = _summarise(settings, ready, watcher, display, within_s, stopped)
     return 0 if told else BAD_END
 
 
-def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Display, within_s: float) -> bool:
+def next_steps(folder: Folder) -> list[str]:
+    """Where the figures are, and what to do with the run, as the person who started us would call it."""
+    started, here = Path(sys.argv[0]).absolute(), Path.cwd()
+    program = started.name
+    if program == "brigade":
+        program = str(started.relative_to(here) if started.is_relative_to(here) else started)
+    where = shlex.quote(str(folder.root))
+    return [f"summary: {folder.summary}; next: {program} run log --dir {where} | {program} run verify --dir {where}"]
+
+
+def stopped_at(head: Revision | None, rounds: int | None, ready: Ready) -> list[str]:
+    """How far a stopped run is from its goal; nothing for one that has none."""
+    if ready.until is None:
+        return []
+    at = ready.state.head if head is None else head
+    return [f"stopped at revision {at} of {ready.until}; the same command goes on, {rounds} commits more"]
+
+
+def _summarise(
+    settings: Settings, ready: Ready, watcher: Watcher, display: Display, within_s: float, stopped: list[str]
+) -> bool:
     """Write and show what the run came to so far; False when bucket or chain do not tell in time."""
     found: list[Summary] = []
     trouble = [f"bucket and chain did not tell within {within_s:g} s"]
@@ -169,9 +197,11 @@ def _summarise(settings: Settings, ready: Ready, watcher: Watcher, display: Disp
     reader.join(within_s)
     if not found:
         display.note(f"no summary: {trouble[0]}", event="no_summary")
+        for line in stopped:
+            display.note(line, event="stopping")
         return False
     write_atomically(settings.folder.summary, found[0].to_json().encode())
-    display.summary(found[0])
+    display.summary(found[0], next_steps(settings.folder) + stopped)
     return True
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import OperatorError
+from common.model.device import check_device
 from common.timeouts import CHAIN_CALL_S
 from validator.up import defaults
 from validator.up.folder import RUN_NAME, Folder
@@ -58,8 +59,7 @@ class Settings:
             raise OperatorError(f"--miners must be between 1 and {MAX_MINERS}")
         if self.rounds is not None and self.rounds < 1:
             raise OperatorError("--rounds must be at least 1; leave it out to train until Ctrl-C")
-        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
-            raise OperatorError(f"--device {self.device}: choose auto, cpu or cuda[:number]")
+        check_device(self.device)
         if not LEAST_BLOCK_TIME_S <= self.block_time_s <= MOST_BLOCK_TIME_S:  # NaN, too
             raise OperatorError(
                 f"--block-time {self.block_time_s:g}: choose {LEAST_BLOCK_TIME_S:g} to {MOST_BLOCK_TIME_S:g} seconds, "

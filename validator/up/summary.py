@@ -131,7 +131,10 @@ def summarise(
         weights={str(uid): weights.get(uid, 0) for uid in sorted(uids.values())},
         miners=tuple(_miner(hotkey, uid, trained, merged, by_hotkey) for hotkey, uid in _by_uid(uids)),
         load_average=round(load_average, 2),
-        notes=tuple(_above_one(name, part, whole) for name, (part, whole) in shares.items() if part > whole > 0),
+        notes=(
+            *(_above_one(name, part, whole) for name, (part, whole) in shares.items() if part > whole > 0),
+            *_unsettled(state, trained, merged.claimed),
+        ),
     )
 
 
@@ -173,6 +176,19 @@ def _trained(reports: Sequence[Report], claimed: Mapping[tuple[RoundId, Hotkey],
         signed[hotkey] = signed.get(hotkey, 0) + tokens
         totals[hotkey] = totals.get(hotkey, 0) + (tokens if round_id > last else 0)
     return {hotkey: max(total, signed.get(hotkey, 0)) for hotkey, total in totals.items()}
+
+
+def _unsettled(
+    state: RunState, trained: Mapping[Hotkey, int], claimed: Mapping[tuple[RoundId, Hotkey], int]
+) -> list[str]:
+    """What a round that was still open had of the tokens trained: those of its plan, and those of no plan."""
+    if state.open_round is None:
+        return []
+    settled: dict[Hotkey, int] = {}
+    for (round_id, hotkey), tokens in claimed.items():
+        settled[hotkey] = settled.get(hotkey, 0) + (tokens if round_id < state.open_round.round else 0)
+    tokens = sum(max(0, total - settled.get(hotkey, 0)) for hotkey, total in trained.items())
+    return [f"up to {tokens:,} tokens trained are of the open round and not merged yet"] if tokens else []
 
 
 def _by_hotkey(reports: Sequence[Report]) -> dict[Hotkey, list[MemberReport]]:

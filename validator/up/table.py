@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
 from loguru import logger
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -39,8 +40,8 @@ class Display(Protocol):
         """The run as its validator sees it now."""
         ...
 
-    def summary(self, summary: Summary) -> None:
-        """The end of the run."""
+    def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
+        """The end of the run; ``then`` are lines for people about what they can do now."""
         ...
 
     def close(self) -> None:
@@ -112,9 +113,11 @@ def name_of(miner: MinerStatus, names: Names) -> str:
 
 def status_table(status: Status, names: Names) -> Table:
     """The miners as a table."""
-    table = Table(expand=False)
-    for title in ("miner", "uid", "state", "round tokens", "tokens/s", "upload", "score", "note"):
-        table.add_column(title, justify="right" if title in ("uid", "round tokens", "tokens/s", "score") else "left")
+    table = Table(box=SIMPLE_HEAD, expand=False, pad_edge=False, collapse_padding=True)
+    for title in ("miner", "uid", "state", "tokens", "tokens/s", "upload", "score", "note"):
+        right = title in ("uid", "tokens", "tokens/s", "score")
+        # Upload and note give way in a narrow terminal: cut short, since a miner keeps to its line.
+        table.add_column(title, justify="right" if right else "left", no_wrap=title not in ("upload", "note"))
     for miner in by_uid(status):
         table.add_row(
             Text(name_of(miner, names)),
@@ -122,11 +125,15 @@ def status_table(status: Status, names: Names) -> Table:
             Text(state_cell(miner), style="" if miner.live else "red"),
             f"{miner.round_tokens:,}",
             f"{miner.tokens_per_s:,.0f}",
-            upload_cell(miner),
+            _cut(upload_cell(miner)),
             "" if miner.score is None else f"{miner.score:,.1f}",
-            Text(printable(miner.note[:60])),
+            _cut(printable(miner.note[:60])),
         )
     return table
+
+
+def _cut(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 class LiveTable:
@@ -144,9 +151,9 @@ class LiveTable:
         waiting = Text(printable(status.waiting_for), style="dim")
         self._live.update(Group(Text(headline(status)), status_table(status, self._names), waiting), refresh=True)
 
-    def summary(self, summary: Summary) -> None:
+    def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self.close()
-        self._live.console.print(Text("\n".join(describe(summary, self._names))))
+        self._live.console.print(Text("\n".join([*describe(summary, self._names), *then])))
 
     def close(self) -> None:
         self._live.stop()
@@ -168,8 +175,8 @@ class PlainLines:
             waiting = [f"  {printable(status.waiting_for)}"] if status.waiting_for else []
             self._write([headline(status), *(f"  {miner_line(m, self._names)}" for m in by_uid(status)), *waiting])
 
-    def summary(self, summary: Summary) -> None:
-        self._write(describe(summary, self._names))
+    def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
+        self._write([*describe(summary, self._names), *then])
 
     def close(self) -> None:
         return
@@ -195,7 +202,7 @@ class JsonLines:
             names = {miner.hotkey: name_of(miner, self._names) for miner in status.miners}
             self._write({"event": "status", "names": names, **status.model_dump(mode="json")})
 
-    def summary(self, summary: Summary) -> None:
+    def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self._write({"event": "summary", **json.loads(summary.to_json())})
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ class Watcher:
         self._sleep = sleep
         self._began_s = clock.monotonic_s()
         self._mark: progress.Mark | None = None
+        self._head: Revision | None = None
         self._reached_s: float | None = None
         self._last_round: RoundId | None = None
         self._loads: list[float] = [os.getloadavg()[0]]
@@ -54,6 +55,11 @@ class Watcher:
     def load_average(self) -> float:
         """Mean of the machine's one-minute load at each look."""
         return sum(self._loads) / len(self._loads)
+
+    @property
+    def head(self) -> Revision | None:
+        """The newest revision that was seen; None before the validator first answered."""
+        return self._head
 
     def until_done(self, look: Callable[[], Status | None]) -> None:
         """Return when the goal is reached. Raises ``GaveUp`` or SetupError when it can't be."""
@@ -72,6 +78,7 @@ class Watcher:
     def _take(self, status: Status, now_s: float) -> bool:
         self._loads.append(os.getloadavg()[0])
         self._display.status(status)
+        self._head = Revision(status.head_revision)
         self._waiting_for = status.waiting_for
         self._mark = progress.observe(self._mark, status, now_s)
         until = self._ready.until
