@@ -48,8 +48,6 @@ class MemberReport:
     """The same on samples nobody was assigned."""
     quality: float
     """0..1, from the drops."""
-    timeliness: float
-    """1 when it was delivered before the round's submit deadline on the leader's clock and accepted, otherwise 0."""
     round_score: float
     score: float
     """Average over rounds: what weights on chain are made of."""

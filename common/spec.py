@@ -33,11 +33,12 @@ MAX_TRIAL = 1 << 14
 MAX_WAIT_S = 30 * 86400.0
 
 
+@dataclass(frozen=True)
 class _Rounded:
     """Rounds every float field to float32 at construction."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float):
                 if not math.isfinite(value):

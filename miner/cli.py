@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from loguru import logger
 
+from common import options
 from common.clock import SystemClock
 from common.errors import OperatorError
 from common.identity import KeypairSigner
@@ -37,15 +38,11 @@ def miner() -> None:
 
 @app.command()
 def start(
-    netuid: Annotated[int, typer.Option(envvar="BRIGADE_NETUID", min=0, help="Number of the subnet.")],
-    wallet: Annotated[str, typer.Option(envvar="BRIGADE_WALLET", help="Name of the wallet.")] = "miner-1",
-    hotkey: Annotated[str, typer.Option(envvar="BRIGADE_HOTKEY", help="Name of its hotkey.")] = DEFAULT_HOTKEY,
-    wallet_path: Annotated[
-        Path | None, typer.Option(envvar="BRIGADE_WALLET_PATH", help="Folder of the wallets; DIR/wallets if not given.")
-    ] = None,
-    chain: Annotated[
-        str, typer.Option(envvar="BRIGADE_CHAIN", help="Chain: ws://… or wss://…, or a network's name.")
-    ] = "ws://127.0.0.1:9944",
+    netuid: options.Netuid,
+    wallet: options.WalletName = "miner-1",
+    hotkey: options.HotkeyName = DEFAULT_HOTKEY,
+    wallet_path: options.WalletPath = None,
+    chain: options.Chain = options.DEFAULT_CHAIN,
     directory: Annotated[
         Path, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of everything: state, caches, logs, wallets.")
     ] = Path("brigade-run"),
@@ -56,9 +53,7 @@ def start(
     device: Annotated[
         str, typer.Option(envvar="BRIGADE_DEVICE", help="auto (a GPU if there is one), cpu, cuda or cuda:<number>.")
     ] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(envvar="BRIGADE_THREADS", min=1, help="PyTorch's threads; all cores if not given.")
-    ] = None,
+    threads: options.Threads = None,
     max_tokens_per_s: Annotated[
         float | None,
         typer.Option(envvar="BRIGADE_MAX_TOKENS_PER_S", help="Train no faster than this; no limit if not given."),
@@ -71,7 +66,7 @@ def start(
             help="Call validators and storage at private addresses, too.",
         ),
     ] = False,
-    json_lines: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Log as JSON lines.")] = False,
+    json_lines: options.JsonLines = False,
 ) -> None:
     """Train until SIGTERM or Ctrl-C."""
     _check(max_tokens_per_s, threads, device)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common import keys
+from common.canonical import Json
 from common.codec.container import decode, encode, partition_hashes
 from common.codec.params import CodecParams, delta_params
 from common.errors import Rejected
@@ -66,9 +67,9 @@ def build(spec: RunSpec, memory: Feedback, work: WorkDone, base: Vector, signer:
     return Submission(manifest, sign_manifest(manifest, signer), target, delta, REJECTED_CAP * work_norm)
 
 
-def reopen(spec: RunSpec, envelope: object, target: Vector, delta: bytes, cap_norm: float) -> Submission:
+def reopen(spec: RunSpec, envelope: Json, target: Vector, delta: bytes, cap_norm: float) -> Submission:
     """A submission read back from disk. Raises ``Rejected`` unless manifest and delta belong together."""
-    manifest, record = open_manifest(envelope, spec.run)  # type: ignore[arg-type]
+    manifest, record = open_manifest(envelope, spec.run)
     if sha256_hex(delta) != manifest.delta.sha256:
         raise Rejected("bad_state", "the stored delta is not the one that its manifest names")
     return Submission(manifest, record, target, delta, cap_norm)

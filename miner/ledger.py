@@ -43,8 +43,9 @@ class Ledger:
             pending = None
         if carried is not None and (carried.round <= memory.settled_round or pending is not None):
             carried = None  # what is pending was made of it
-        if pending is not None or carried is not None:
-            logger.info("found unsettled work of round {} on disk", (pending or carried).round)  # type: ignore[union-attr]
+        found = pending or carried
+        if found is not None:
+            logger.info("found unsettled work of round {} on disk", found.round)
         return cls(spec, folder, memory, pending, carried)
 
     async def hand_in(self, sent: Submission) -> None:

@@ -167,7 +167,7 @@ def lock_folder(folder: Path) -> BinaryIO:
 
 def _read(path: Path) -> tuple[Tensors, Facts]:
     with safe_open(path, framework="numpy") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no mapping: only keys() lists it
 
 
 def _vector(tensors: Tensors, name: str, count: int) -> Vector:

@@ -120,7 +120,7 @@ class Trainer:
         with self._precision():
             logits = self._flat.module(tokens[:, :-1])
         loss = training_loss(logits, tokens[:, 1:])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         norm = torch.linalg.vector_norm(self._flat.grads)
         figures: list[float] = torch.stack((loss.detach(), norm)).tolist()
         return figures[0], figures[1]

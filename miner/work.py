@@ -164,7 +164,7 @@ class RoundWork:
             self._publish(round_tokens=0, round_steps=0)
 
     def _publish(self, **changes: object) -> None:
-        self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
+        self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]  # fields by name
 
     def _required(self) -> Assignment:
         assert self._assignment is not None, "no round was begun"

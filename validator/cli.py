@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from common import options
 from common.errors import OperatorError
-from common.store.config import StorageConfig, load_config
 
 app = typer.Typer(no_args_is_help=True, help="Lead, merge, score and pay.", rich_markup_mode=None)
 
@@ -26,15 +26,11 @@ def validator() -> None:
 
 @app.command()
 def start(
-    netuid: Annotated[int, typer.Option(envvar="BRIGADE_NETUID", min=0, help="Number of the subnet.")],
-    wallet: Annotated[str, typer.Option(envvar="BRIGADE_WALLET", help="Name of the wallet.")] = "validator",
-    hotkey: Annotated[str, typer.Option(envvar="BRIGADE_HOTKEY", help="Name of its hotkey.")] = "default",
-    wallet_path: Annotated[
-        Path | None, typer.Option(envvar="BRIGADE_WALLET_PATH", help="Folder of the wallets; DIR/wallets if not given.")
-    ] = None,
-    chain: Annotated[
-        str, typer.Option(envvar="BRIGADE_CHAIN", help="Chain: ws://… or wss://…, or a network's name.")
-    ] = "ws://127.0.0.1:9944",
+    netuid: options.Netuid,
+    wallet: options.WalletName = "validator",
+    hotkey: options.HotkeyName = "default",
+    wallet_path: options.WalletPath = None,
+    chain: options.Chain = options.DEFAULT_CHAIN,
     directory: Annotated[
         Path, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of everything: caches, logs, wallets.")
     ] = Path("brigade-run"),
@@ -44,18 +40,12 @@ def start(
     storage: Annotated[
         Path | None, typer.Option(envvar="BRIGADE_STORAGE", help="File with the bucket and its keys (storage.json).")
     ] = None,
-    endpoint: Annotated[
-        str | None, typer.Option(envvar="BRIGADE_STORAGE_ENDPOINT", help="S3 endpoint, when there is no such file.")
-    ] = None,
-    bucket: Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_BUCKET", help="Its bucket.")] = None,
-    prefix: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_PREFIX", help="Prefix in the bucket.")] = "",
-    region: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_REGION", help="R2 wants auto.")] = "us-east-1",
-    access_key: Annotated[
-        str, typer.Option(envvar="BRIGADE_STORAGE_ACCESS_KEY", show_default=False, help="Better in the environment.")
-    ] = "",
-    secret_key: Annotated[
-        str, typer.Option(envvar="BRIGADE_STORAGE_SECRET_KEY", show_default=False, help="Better in the environment.")
-    ] = "",
+    endpoint: options.Endpoint = None,
+    bucket: options.Bucket = None,
+    prefix: options.Prefix = "",
+    region: options.Region = options.DEFAULT_REGION,
+    access_key: options.AccessKey = None,
+    secret_key: options.SecretKey = None,
     host: Annotated[
         str, typer.Option(envvar="BRIGADE_HOST", help="Address to listen on and to publish; never 127.0.0.1.")
     ] = "127.0.0.2",
@@ -66,17 +56,17 @@ def start(
     device: Annotated[
         str, typer.Option(envvar="BRIGADE_DEVICE", help="Where deltas are tried: auto, cpu, cuda or cuda:<number>.")
     ] = "cpu",
-    threads: Annotated[
-        int | None, typer.Option(envvar="BRIGADE_THREADS", min=1, help="PyTorch's threads; all cores if not given.")
-    ] = None,
+    threads: options.Threads = None,
     until_revision: Annotated[
         int | None,
         typer.Option(envvar="BRIGADE_UNTIL_REVISION", min=0, help="Open no round once the head has this number."),
     ] = None,
-    json_lines: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Log as JSON lines.")] = False,
+    json_lines: options.JsonLines = False,
 ) -> None:
     """Run the validator until SIGTERM or Ctrl-C."""
-    bucket_config = storage_config(storage, endpoint, bucket, prefix, region, access_key, secret_key)
+    bucket_config = options.storage_config(
+        "--storage", storage, endpoint, bucket, prefix, region, access_key, secret_key
+    )
     check_host(host, publish_ip)
     from validator.start import Start, run_validator
 
@@ -99,25 +89,6 @@ def start(
         json_lines=json_lines,
     )
     asyncio.run(run_validator(settings))
-
-
-def storage_config(
-    storage: Path | None,
-    endpoint: str | None,
-    bucket: str | None,
-    prefix: str,
-    region: str,
-    access_key: str,
-    secret_key: str,
-) -> StorageConfig:
-    """The bucket from the file, or from the single settings; both at once are refused."""
-    if storage is not None:
-        if endpoint is not None or bucket is not None:
-            raise OperatorError("give --storage, or --endpoint and --bucket, not both")
-        return load_config(storage)
-    if endpoint is None or bucket is None:
-        raise OperatorError("give --storage, or --endpoint and --bucket with the keys in BRIGADE_STORAGE_*_KEY")
-    return StorageConfig(endpoint, bucket, access_key, secret_key, prefix, region)
 
 
 def check_host(host: str, publish_ip: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from common import timeouts
+from common import options, timeouts
 from common.errors import OperatorError, Retryable
 from common.model.export import check_folder, export_hf
 from common.runlog.materialise import materialise, materialise_newest
@@ -30,38 +31,52 @@ Folder = Annotated[
     Path | None, typer.Option("--dir", envvar="BRIGADE_DIR", help="Folder of `brigade up`; default ./brigade-run.")
 ]
 Run = Annotated[str | None, typer.Option("--run", envvar="BRIGADE_RUN", help="Name of the run; --dir knows its own.")]
-Endpoint = Annotated[
-    str | None, typer.Option(envvar="BRIGADE_STORAGE_ENDPOINT", help="The bucket's S3 endpoint, instead of --dir.")
-]
-Bucket = Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_BUCKET", help="The bucket's name.")]
-Prefix = Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_PREFIX", help="Where in the bucket.")]
-Region = Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_REGION", help="R2 wants auto.")]
-AccessKey = Annotated[
-    str | None, typer.Option(envvar="BRIGADE_STORAGE_ACCESS_KEY", help="Not needed to read a public bucket.")
-]
-SecretKey = Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_SECRET_KEY", help="Better in the environment.")]
 SpecHash = Annotated[
     str | None,
     typer.Option("--spec-sha256", envvar="BRIGADE_SPEC_SHA256", help="What the spec must hash to, as on chain."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="For programs.")]
 
+WHERE = (
+    ("folder", Folder, None),
+    ("run", Run, None),
+    ("endpoint", options.Endpoint, None),
+    ("bucket", options.Bucket, None),
+    ("prefix", options.Prefix, ""),
+    ("region", options.Region, options.DEFAULT_REGION),
+    ("access_key", options.AccessKey, None),
+    ("secret_key", options.SecretKey, None),
+    ("spec_sha256", SpecHash, None),
+)
+"""The options that make an ``Asked``: name, annotation, default."""
 
-@app.command()
+
+def command(body: Callable[..., None]) -> Callable[..., None]:
+    """Register ``body``, whose first parameter is an ``Asked``, as a command that takes the options of ``WHERE``."""
+    own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+    where = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in WHERE
+    ]
+
+    def run(**values: Any) -> None:
+        body(Asked(**{name: values.pop(name) for name, _, _ in WHERE}), **values)
+
+    parameters = [*where, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__name__, run.__doc__ = body.__name__, body.__doc__
+    app.command()(run)
+    return body
+
+
+@command
 def show(
-    folder: Folder = None,
-    run: Run = None,
-    endpoint: Endpoint = None,
-    bucket: Bucket = None,
-    prefix: Prefix = "",
-    region: Region = "us-east-1",
-    access_key: AccessKey = None,
-    secret_key: SecretKey = None,
-    spec_sha256: SpecHash = None,
+    asked: Asked,
     as_json_: AsJson = False,
 ) -> None:
     """Print the run's spec."""
-    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    place = find(asked)
     spec = place.spec()
     if as_json_:
         typer.echo(json.dumps({"spec_sha256": spec_hash(spec), "spec": describe_spec(spec)}))
@@ -71,22 +86,14 @@ def show(
         typer.echo(line)
 
 
-@app.command()
+@command
 def log(
-    folder: Folder = None,
-    run: Run = None,
-    endpoint: Endpoint = None,
-    bucket: Bucket = None,
-    prefix: Prefix = "",
-    region: Region = "us-east-1",
-    access_key: AccessKey = None,
-    secret_key: SecretKey = None,
-    spec_sha256: SpecHash = None,
+    asked: Asked,
     as_json_: AsJson = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written from now on.")] = False,
 ) -> None:
     """Tell the run's story: every entry of its log, who wrote it, why, and what it cost."""
-    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    place = find(asked)
     reader = LogReader(place.reader, place.spec())
     if not as_json_:
         typer.echo(HEADING)
@@ -99,47 +106,31 @@ def log(
             typer.echo(f"waiting for the storage: {fault}", err=True)
 
 
-@app.command()
+@command
 def verify(
-    folder: Folder = None,
-    run: Run = None,
-    endpoint: Endpoint = None,
-    bucket: Bucket = None,
-    prefix: Prefix = "",
-    region: Region = "us-east-1",
-    access_key: AccessKey = None,
-    secret_key: SecretKey = None,
-    spec_sha256: SpecHash = None,
+    asked: Asked,
 ) -> None:
     """Prove everything in the run's bucket; exit 1 at the first wrong thing, naming it."""
-    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    place = find(asked)
     if place.spec_sha256 is None:
         typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
     for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo)):
         typer.echo(line)
 
 
-@app.command()
+@command
 def export(
+    asked: Asked,
     out: Annotated[
         Path, typer.Option(envvar="BRIGADE_OUT", help="Folder to write model.safetensors and config.json into.")
     ],
-    folder: Folder = None,
-    run: Run = None,
-    endpoint: Endpoint = None,
-    bucket: Bucket = None,
-    prefix: Prefix = "",
-    region: Region = "us-east-1",
-    access_key: AccessKey = None,
-    secret_key: SecretKey = None,
-    spec_sha256: SpecHash = None,
     revision: Annotated[
         int | None, typer.Option(envvar="BRIGADE_REVISION", min=0, help="By default the newest that is whole.")
     ] = None,
 ) -> None:
     """Write a revision as a folder that `transformers` loads as a Llama model."""
     check_folder(out)
-    place = find(Asked(folder, endpoint, bucket, prefix, region, access_key, secret_key, run, spec_sha256))
+    place = find(asked)
     export_revision(place, out, revision)
 
 

@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from common import timeouts
-from common.errors import OperatorError, SetupError
-from common.store.config import StorageConfig, load_config
+from common import options, timeouts
+from common.errors import SetupError
 from common.store.probe import probe_bucket
 from common.store.s3 import S3Store
 from common.store.seaweed import SeaweedServer
@@ -51,28 +50,15 @@ def probe(
     config_path: Annotated[
         Path | None, typer.Option("--config", envvar="BRIGADE_STORAGE_CONFIG", help="A storage.json; or give the rest.")
     ] = None,
-    endpoint: Annotated[
-        str | None, typer.Option(envvar="BRIGADE_STORAGE_ENDPOINT", help="S3 endpoint, http(s)://host[:port].")
-    ] = None,
-    bucket: Annotated[str | None, typer.Option(envvar="BRIGADE_STORAGE_BUCKET", help="Name of the bucket.")] = None,
-    prefix: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_PREFIX", help="Prefix in the bucket.")] = "",
-    region: Annotated[str, typer.Option(envvar="BRIGADE_STORAGE_REGION", help="R2 wants auto.")] = "us-east-1",
-    access_key: Annotated[
-        str, typer.Option(envvar="BRIGADE_STORAGE_ACCESS_KEY", show_default=False, help="Access key.")
-    ] = "",
-    secret_key: Annotated[
-        str, typer.Option(envvar="BRIGADE_STORAGE_SECRET_KEY", show_default=False, help="Better in the environment.")
-    ] = "",
+    endpoint: options.Endpoint = None,
+    bucket: options.Bucket = None,
+    prefix: options.Prefix = "",
+    region: options.Region = options.DEFAULT_REGION,
+    access_key: options.AccessKey = None,
+    secret_key: options.SecretKey = None,
 ) -> None:
     """Try everything Brigade needs of a bucket; exit 3 and one line that says what to do when it won't do."""
-    if config_path is not None:
-        if endpoint is not None or bucket is not None:
-            raise OperatorError("give --config, or --endpoint and --bucket, not both")
-        config = load_config(config_path)
-    elif endpoint is None or bucket is None:
-        raise OperatorError("give --config, or --endpoint and --bucket with the keys in BRIGADE_STORAGE_*_KEY")
-    else:
-        config = StorageConfig(endpoint, bucket, access_key, secret_key, prefix, region)
+    config = options.storage_config("--config", config_path, endpoint, bucket, prefix, region, access_key, secret_key)
     report = probe_bucket(S3Store(config), secrets.token_hex(8))
     typer.echo(f"{config.endpoint} bucket {config.bucket} will do: {', '.join(report.passed)}")
     typer.echo(f"clock: {report.skew_s:+.1f} s off the storage's")

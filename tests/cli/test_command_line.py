@@ -21,9 +21,9 @@ from common.store.config import StorageConfig, save_config
 def commands_with(monkeypatch: pytest.MonkeyPatch, command: object) -> None:
     """Make ``brigade probe`` run ``command``; another command's module does not exist."""
     app = typer.Typer()
-    app.command()(command)  # type: ignore[arg-type, type-var]
+    app.command()(command)  # type: ignore[arg-type, type-var]  # any callable
     module = type(sys)("probe_module")
-    module.app = app  # type: ignore[attr-defined]
+    module.app = app  # type: ignore[attr-defined]  # a module made here
     monkeypatch.setitem(sys.modules, "probe_module", module)
     points = {
         "broken": EntryPoint("broken", "no_such_module_here:app", cli.GROUP),

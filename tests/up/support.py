@@ -34,7 +34,6 @@ def member_report(hotkey: Hotkey, **changes: Any) -> MemberReport:
         assigned_drop=0.1,
         unseen_drop=0.1,
         quality=1.0,
-        timeliness=1.0,
         round_score=800.0,
         score=800.0,
         why="fine",

@@ -29,7 +29,7 @@ def scores(*works: Work, before: dict[tuple[Hotkey, int], float] | None = None, 
     return list(score_round(works, before or {}, committed, 4))
 
 
-def test_reward_is_tokens_times_quality_times_timeliness() -> None:
+def test_reward_is_tokens_times_quality() -> None:
     first, second = scores(work("a", tokens=100), work("b", tokens=110))
     assert (first.round_score, second.round_score) == (100.0, 110.0)
     assert 0 < first.score < first.round_score
@@ -99,7 +99,7 @@ def test_absent_and_rejected_miners_decay_and_are_told_why() -> None:
 
 def test_drops_of_a_rejected_delta_earn_nothing() -> None:
     cheat, _ = scores(work("a", 9.0, decision="rejected", code="duplicate"), work("b"))
-    assert (cheat.quality, cheat.timeliness, cheat.round_score) == (0.0, 0.0, 0.0)
+    assert (cheat.quality, cheat.round_score) == (0.0, 0.0)
 
 
 def test_a_new_registration_inherits_nothing() -> None:
@@ -112,10 +112,6 @@ def test_an_aborted_round_changes_no_average() -> None:
     kept = scores(work("a"), before=before, committed=False)[0]
     assert (kept.round_score, kept.score) == (0.0, 100.0)
     assert "aborted" in kept.why
-
-
-def test_timeliness_is_whether_the_plan_took_it() -> None:
-    assert [score.timeliness for score in scores(work("a"), work("b", decision="rejected"))] == [1.0, 0.0]
 
 
 def test_small_averages_are_forgotten() -> None:

@@ -13,6 +13,7 @@ from common.chain.commitment import RunLocation, encode
 from common.chain.discovery import find_run
 from common.data.dataset import Dataset
 from common.errors import OperatorError, Rejected, Retryable, SetupError
+from common.options import storage_config
 from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
 from common.store.reader import StoreReader
@@ -21,7 +22,7 @@ from tests.support.memchain import MemoryWallet
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
 from tests.validator.world import World
 from validator.api.server import Server, bind
-from validator.cli import check_host, storage_config
+from validator.cli import check_host
 from validator.start import (
     check_location,
     check_seat,
@@ -39,13 +40,13 @@ LOCATION = RunLocation("demo", Sha256("1" * 64), "http://127.0.0.1:9000", "briga
 def test_settings_of_the_storage_come_from_one_place(tmp_path: Path) -> None:
     file = tmp_path / "storage.json"
     save_config(STORAGE, file)
-    assert storage_config(file, None, None, "", "us-east-1", "", "") == STORAGE
-    made = storage_config(None, STORAGE.endpoint, "brigade", "", "us-east-1", "key", "secret")
+    assert storage_config("--storage", file, None, None, "", "us-east-1", "", "") == STORAGE
+    made = storage_config("--storage", None, STORAGE.endpoint, "brigade", "", "us-east-1", "key", "secret")
     assert made == STORAGE
     with pytest.raises(OperatorError, match="not both"):
-        storage_config(file, STORAGE.endpoint, "brigade", "", "us-east-1", "", "")
+        storage_config("--storage", file, STORAGE.endpoint, "brigade", "", "us-east-1", "", "")
     with pytest.raises(OperatorError, match="give --storage"):
-        storage_config(None, STORAGE.endpoint, None, "", "us-east-1", "", "")
+        storage_config("--storage", None, STORAGE.endpoint, None, "", "us-east-1", "", "")
 
 
 def test_addresses_that_the_chain_or_nobody_can_use_are_refused() -> None:

@@ -300,3 +300,11 @@ async def play(world: World, validator: Validator) -> None:
             await miner.deliver(validator)
         else:
             miner.phase = Phase.WAITING
+
+
+async def steps(world: World, validator: Validator, count: int, seconds: float = 0.25) -> None:
+    """Let everybody take turns while time moves."""
+    for _ in range(count):
+        await validator.driver.step()
+        await play(world, validator)
+        world.clock.advance(seconds)

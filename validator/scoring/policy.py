@@ -1,4 +1,4 @@
-"""How work becomes reward: credited tokens × quality × timeliness, averaged over rounds. Pure.
+"""How work becomes reward: credited tokens × quality, averaged over rounds. Pure.
 
 Credited are the validated tokens as far as the evidence supports them. Evidence is the drop in loss of a miner's delta,
 in times the middle one of the others: a claim of up to ``FREE`` times what the others brought needs none; four times
@@ -82,7 +82,6 @@ class Score:
     evidence: float
     """Times the usual drop, smoothed over rounds; 0 before."""
     quality: float
-    timeliness: float
     round_score: float
     score: float
     why: str
@@ -194,14 +193,13 @@ def _score(
     evidence: float,
 ) -> Score:
     good = quality(work.drops, reference) if work.decision == "accepted" else 0.0
-    timely = 1.0 if work.decision == "accepted" else 0.0
-    earned = credited * good * timely if committed else 0.0
+    earned = credited * good if committed else 0.0
     after = average(before, earned, average_rounds) if committed else max(0.0, before)
     assigned = _mean(work.drops.assigned) if work.drops else 0.0
     unseen = _mean(work.drops.unseen) if work.drops else 0.0
-    why = _explain(work, credited, evidence, assigned, unseen, good, timely, earned, committed)
+    why = _explain(work, credited, evidence, assigned, unseen, good, earned, committed)
     told = f"{why}; average {before:.0f} → {after:.0f}"
-    return Score(work, assigned, unseen, evidence, good, timely, earned, after, told)
+    return Score(work, assigned, unseen, evidence, good, earned, after, told)
 
 
 def _explain(
@@ -211,7 +209,6 @@ def _explain(
     assigned: float,
     unseen: float,
     good: float,
-    timely: float,
     earned: float,
     committed: bool,
 ) -> str:
@@ -224,7 +221,7 @@ def _explain(
     cut = "" if credited >= work.tokens else f"{credited:.0f} credited (evidence {evidence:.2f} × the usual) of "
     return (
         f"{cut}{work.tokens} tokens × quality {good:.3f} (loss drops {assigned:+.4f} on its own data, {unseen:+.4f} on "
-        f"unseen data) × timeliness {timely:.2f} = {earned:.0f}"
+        f"unseen data) = {earned:.0f}"
     )
 
 

@@ -211,7 +211,6 @@ def _member(score: Score, books: Books) -> MemberReport:
         assigned_drop=score.assigned_drop,
         unseen_drop=score.unseen_drop,
         quality=score.quality,
-        timeliness=score.timeliness,
         round_score=score.round_score,
         score=score.score,
         why=score.why[:MAX_WHY],

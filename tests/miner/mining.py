@@ -1,0 +1,133 @@
+"""A real miner in a thread against a scripted leader, and what its tests wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.clock import SystemClock
+from common.model.layout import run_layouts
+from common.wire import Phase
+from miner.agent import Agent, Ports, Settings
+from miner.ledger import Ledger
+from miner.state import StateFolder
+from tests.miner.leader import MINER, NETUID, Leader, Seen
+
+
+class Miner:
+    """One process's worth of agent, in a thread with a loop of its own."""
+
+    def __init__(self, leader: Leader, folder: Path, allow_private: bool = True) -> None:
+        self._leader = leader
+        self.session = secrets.token_hex(16)
+        self._settings = Settings(
+            netuid=NETUID,
+            folder=folder / "miner",
+            cache=folder / "cache",
+            device="cpu",
+            threads=1,
+            max_tokens_per_s=None,
+            allow_private=allow_private,
+        )
+        self.error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._stop: asyncio.Event | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> Miner:
+        self._thread.start()
+        self._running.wait()
+        return self
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def kill(self) -> None:
+        """As SIGKILL does: nothing is put away."""
+        assert self._loop is not None
+        assert self._main is not None
+        self._loop.call_soon_threadsafe(self._main.cancel)
+        self._thread.join()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._go())
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - for the test to look at
+            self.error = error
+
+    async def _go(self) -> None:
+        self._loop, self._main, self._stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+        self._running.set()
+        ports = Ports(
+            self._leader.chain.port(),
+            MINER,
+            SystemClock(),
+            sleep=lambda s: asyncio.sleep(min(s, 0.02)),
+            session=self.session,
+        )
+        await Agent(self._settings, ports, self._stop).run()
+
+
+@contextmanager
+def mining(leader: Leader, folder: Path) -> Iterator[Miner]:
+    """A miner that runs during the block, and the only one whose heartbeats the leader keeps."""
+    miner = Miner(leader, folder)
+    leader.watch(miner.session)
+    miner.start()
+    try:
+        yield miner
+    finally:
+        if miner._thread.is_alive():
+            miner.stop()
+
+
+def ledger_of(leader: Leader, folder: Path) -> Ledger:
+    """What is on the miner's disk."""
+    state = next((folder / "miner").glob("tiny-*"))
+    count = run_layouts(leader.spec.model, 1)[0].total
+    return Ledger.open(leader.spec, StateFolder(state, leader.spec, MINER.hotkey, count), count)
+
+
+def holds(leader: Leader, revision: int) -> object:
+    sha256 = leader.world.state.revisions[revision].sha256  # type: ignore[index]
+
+    def check(seen: Seen) -> bool:
+        return any((beat.revision, beat.weights_sha256) == (revision, sha256) for beat in seen.beats)
+
+    return check
+
+
+def trained(round_id: int = 0, tokens: int = 1) -> object:
+    """Of another round a restarted miner tells what it has pending."""
+
+    def check(seen: Seen) -> bool:
+        return any(beat.round == round_id and beat.round_tokens >= tokens for beat in seen.beats)
+
+    return check
+
+
+def delivered(seen: Seen) -> bool:
+    return bool(seen.completed) and bool(seen.beats) and seen.beats[-1].phase is Phase.WAITING
+
+
+def hand_in(leader: Leader) -> None:
+    """Let the open round's work come."""
+    current = leader.world.state.open_round
+    assert current is not None
+    leader.wait_until(trained(current.round))  # type: ignore[arg-type]
+    leader.forget()
+    leader.order = "submit"
+    leader.wait_until(delivered)
