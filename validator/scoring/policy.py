@@ -10,8 +10,8 @@ its work: twice as long with twice the drop is paid up to 2.8 times. Executing w
 Invariants, tested at the boundaries: each factor is cut to its range before anything is multiplied, so that two
 negatives never make a reward; a rejected or absent miner earns nothing in the round and its average decays; averages
 belong to (hotkey, registration block), so a recycled uid inherits nothing; an aborted round changes no average, since
-nothing was merged; every figure is told in ``why``. Timeliness is a fact of the round: a plan takes only what was
-delivered before the submit deadline on the leader's clock, which is 1, and the rest is 0.
+nothing was merged; every figure is told in ``why``. When work was delivered is not weighed: a plan takes
+what came before the submit deadline on the leader's clock, and nothing else is paid.
 """
 
 from __future__ import annotations
