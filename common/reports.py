@@ -18,7 +18,7 @@ REPORT = "report"
 MAX_REPORT_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberReport:
     """One miner in one round."""
 

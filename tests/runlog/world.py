@@ -200,7 +200,9 @@ class World:
         return ref
 
 
-SCORES = (0.1, 0.1, 1.0, 1.0, 1.0, 1.0)
+SCORES = {"assigned_drop": 0.1, "unseen_drop": 0.1, "quality": 1.0, "round_score": 1.0, "score": 1.0, "why": ""}
+TIMES = {"training_ms": 1, "online_ms": 1, "tokens_per_s": 1.0}
+SESSION = {"session": "", "session_tokens": 0, "session_training_ms": 0, "session_online_ms": 0}
 
 
 def _reported(plan: RoundFrozen) -> tuple[MemberReport, ...]:
@@ -209,7 +211,18 @@ def _reported(plan: RoundFrozen) -> tuple[MemberReport, ...]:
     for member in plan.members:
         tokens[member.hotkey] = tokens.get(member.hotkey, 0) + member.tokens
     return tuple(
-        MemberReport(hotkey, Uid(3), 1, "accepted", "", 64, merged, 1, 1, 1.0, "", 0, 0, 0, *SCORES, "")
+        MemberReport(
+            hotkey=hotkey,
+            uid=Uid(3),
+            registered_block=1,
+            decision="accepted",
+            code="",
+            tokens_trained=64,
+            tokens_merged=merged,
+            **TIMES,  # type: ignore[arg-type]  # fields by name
+            **SESSION,  # type: ignore[arg-type]  # fields by name
+            **SCORES,  # type: ignore[arg-type]  # fields by name
+        )
         for hotkey, merged in sorted(tokens.items())
     )
 
