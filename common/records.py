@@ -20,6 +20,7 @@ MANIFEST = "manifest"
 RECEIPT = "receipt"
 MAX_MANIFEST_BYTES = 256 * 1024
 MAX_PARTITIONS = 2048
+MAX_SAMPLE_RANGES = 64
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,21 @@ class ObjectRef:
         check_sha256(self.sha256)
         if self.size_bytes < 0:
             raise ValueError("size_bytes must not be negative")
+
+
+@dataclass(frozen=True)
+class SampleRange:
+    """Samples that a miner trained on, one after the other, in its stream of one round."""
+
+    round: RoundId
+    base_revision: Revision
+    """Together they name the stream: hash of that revision, round, hotkey."""
+    start: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if min(self.round, self.base_revision, self.start) < 0 or self.count < 1:
+            raise ValueError("a sample range has a round, a base and a start from 0 on, and at least one sample")
 
 
 @dataclass(frozen=True)
@@ -50,11 +66,13 @@ class Manifest:
     """Hash of the base revision, as ``revision_hash`` makes it."""
     shard: ShardId
     delta: ObjectRef
+    final: bool
+    """False for a drip: what the miner has so far, to be replaced by a later submission of the same round."""
     tokens: int
     steps: int
-    sample_start: int
-    """First sample, in the miner's own stream of this round, that the delta was trained on."""
-    sample_count: int
+    samples: tuple[SampleRange, ...]
+    """What the delta was trained on, in order: training goes on through a merge, so the first steps may have been
+    taken on the streams of earlier rounds."""
     trace_root: Sha256
     """Merkle root of the per-step trace (loss and gradient norm), for re-execution of a sample of the work."""
     partitions: tuple[Sha256, ...]
@@ -63,11 +81,19 @@ class Manifest:
     def __post_init__(self) -> None:
         for digest in (self.base_sha256, self.trace_root, *self.partitions):
             check_sha256(digest)
-        counts = (self.round, self.base_revision, self.shard, self.tokens, self.steps, self.sample_start)
-        if min(*counts, self.sample_count) < 0:
+        if min(self.round, self.base_revision, self.shard, self.tokens, self.steps) < 0:
             raise ValueError("counts must not be negative")
+        if len(self.samples) > MAX_SAMPLE_RANGES:
+            raise ValueError(f"samples must be at most {MAX_SAMPLE_RANGES} ranges")
+        if any(part.round > self.round or part.base_revision > self.base_revision for part in self.samples):
+            raise ValueError("no sample comes from a later round or revision than the manifest's own")
         if not 1 <= len(self.partitions) <= MAX_PARTITIONS:
             raise ValueError(f"partitions must be 1 to {MAX_PARTITIONS}")
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of all ranges."""
+        return sum(part.count for part in self.samples)
 
     def expected_key(self) -> str:
         return keys.delta_key(self.run, self.round, self.shard, self.signer, self.delta.sha256)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from common import canonical
 from common.errors import Rejected
 from common.typed import from_json, to_json
-from common.units import Hotkey, Sha256, sha256_hex
+from common.units import Hotkey, Revision, Sha256, sha256_hex
 
 SCHEMA = 1
 MAX_SPEC_BYTES = 256 * 1024
@@ -28,6 +28,8 @@ MAX_SHARDS = 64
 MAX_SEQ_LEN = 1 << 20
 MAX_BATCH = 1 << 14
 MAX_STEPS = 1 << 20
+MAX_SCHEDULE = 1 << 12
+"""Entries of a schedule by revision."""
 MAX_TRIAL = 1 << 14
 """Sequences on which a delta may be tried."""
 MAX_WAIT_S = 30 * 86400.0
@@ -105,8 +107,10 @@ class DataSpec(_Rounded):
 
 @dataclass(frozen=True)
 class InnerSpec(_Rounded):
-    """The optimizer that a miner runs: AdamW with warm-up and cosine decay on the run's global step."""
+    """The optimizer that a miner runs, with warm-up and cosine decay on the run's global step."""
 
+    kind: Literal["adamw", "muon"]
+    """muon: orthogonalised momentum for the matrices of the layers, AdamW for everything else."""
     lr: float
     beta1: float
     beta2: float
@@ -121,8 +125,9 @@ class InnerSpec(_Rounded):
     min_lr_ratio: float
     batch_size: int
     """Sequences in one inner step of one miner."""
-    nominal_steps: int
-    """Inner steps by which a round advances the schedule, however many a miner really takes."""
+    steps_schedule: tuple[int, ...]
+    """Inner steps of a round by base revision, the last for all later ones: a young model wants short rounds. By so
+    many steps a round advances the learning rate's schedule, however many a miner really takes."""
 
     def check(self) -> None:
         _require(self.lr > 0 and self.eps > 0 and self.grad_clip > 0, "lr, eps and grad_clip must be positive")
@@ -130,7 +135,18 @@ class InnerSpec(_Rounded):
         _require(self.weight_decay >= 0 and 0 <= self.min_lr_ratio <= 1, "weight_decay ≥ 0, min_lr_ratio in [0, 1]")
         _require(0 <= self.warmup_steps < self.decay_steps, "warmup_steps must be below decay_steps")
         _require(1 <= self.batch_size <= MAX_BATCH, f"batch_size must be between 1 and {MAX_BATCH}")
-        _require(1 <= self.nominal_steps <= MAX_STEPS, f"nominal_steps must be between 1 and {MAX_STEPS}")
+        _require(1 <= len(self.steps_schedule) <= MAX_SCHEDULE, f"steps_schedule has 1 to {MAX_SCHEDULE} entries")
+        good = all(1 <= steps <= MAX_STEPS for steps in self.steps_schedule)
+        _require(good, f"the steps of a round must be between 1 and {MAX_STEPS}")
+
+    def steps_of(self, base_revision: Revision) -> int:
+        """Inner steps of a round on ``base_revision``."""
+        return self.steps_schedule[min(base_revision, len(self.steps_schedule) - 1)]
+
+    def first_step(self, revision: Revision) -> int:
+        """Global step at which training on ``revision`` begins."""
+        early, full = self.steps_schedule[:revision], self.steps_schedule[-1]
+        return sum(early) + (revision - len(early)) * full
 
 
 @dataclass(frozen=True)
@@ -160,7 +176,8 @@ class CodecSpec(_Rounded):
     """An update keeps this many times a delta's density, at most all."""
 
     def check(self) -> None:
-        _require(len(self.density_schedule) > 0, "density_schedule must not be empty")
+        good = 1 <= len(self.density_schedule) <= MAX_SCHEDULE
+        _require(good, f"density_schedule has 1 to {MAX_SCHEDULE} entries")
         _require(all(1 <= k <= 4096 for k in self.density_schedule), "a density lies between 1 and 4096")
         _require(self.kind == "topk" or self.density_schedule == (4096,), "bf16 is dense: its schedule is (4096,)")
         _require(self.kind == "topk" or self.magnitude_bits == 16, "bf16 has values of 16 bits: magnitude_bits is 16")
@@ -180,9 +197,10 @@ class RoundSpec(_Rounded):
     """When a round ends."""
 
     target_tokens: int
-    """Tokens of all live members at which the round closes, if the deadline has not come first."""
+    """Tokens of all live members at which a round of full length closes, if the deadline has not come first; see
+    ``RunSpec.target_tokens``."""
     quorum_tokens: int
-    """Fewest merged tokens for a commit."""
+    """Fewest merged tokens for the commit of a round of full length; see ``RunSpec.quorum_tokens``."""
     train_deadline_s: float
     """Longest training part of a round; then members are told to submit what they have."""
     submit_deadline_s: float
@@ -193,6 +211,12 @@ class RoundSpec(_Rounded):
     """Silence after which a miner no longer counts as live."""
     snapshot_every: int
     """A full snapshot is stored every so many revisions."""
+    overlap: bool
+    """Whether miners go on training while a round closes and merges."""
+    drip_s: float
+    """A miner sends what it has at least so often, so that its death costs no more; 0 sends nothing before the end."""
+    late_weight: float
+    """What a token counts for that was trained on the revision before the round's base."""
 
     def check(self) -> None:
         _require(0 < self.quorum_tokens <= self.target_tokens, "quorum_tokens must be in (0, target_tokens]")
@@ -202,6 +226,8 @@ class RoundSpec(_Rounded):
         longest = max(self.train_deadline_s, self.submit_deadline_s, self.member_timeout_s)
         _require(longest <= MAX_WAIT_S, f"no time of a round may be longer than {MAX_WAIT_S} s")
         _require(self.snapshot_every >= 1, "snapshot_every must be at least 1")
+        _require(0 <= self.drip_s <= MAX_WAIT_S, f"drip_s must be between 0 and {MAX_WAIT_S}")
+        _require(0 < self.late_weight <= 1, "late_weight must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -219,15 +245,21 @@ class GateSpec(_Rounded):
     max_share: float
     """Largest share of the weight that one miner may have, and all miners of one coldkey together; with n of them the
     cap never goes below 2/n, so that few can make up the whole."""
+    newcomer_share: float
+    """Largest share of the weight that all hotkeys have together that were never merged before, beside others."""
     claim_slack: float
     """Tokens count up to this many times what the observed time and the evidence allow."""
+    damping_at: float
+    """Share of the target tokens below which the outer step is damped, by the square root of what there is."""
 
     def check(self) -> None:
         _require(0 < self.clip_factor <= self.norm_factor, "clip_factor must be in (0, norm_factor]")
         _require(-1 <= self.cosine_floor < 1, "cosine_floor must be in [-1, 1)")
         _require(0 < self.copy_cosine <= 1, "copy_cosine must be in (0, 1]")
         _require(0 < self.max_share <= 1, "max_share must be in (0, 1]")
+        _require(0 < self.newcomer_share <= 1, "newcomer_share must be in (0, 1]")
         _require(self.claim_slack >= 1, "claim_slack must be at least 1")
+        _require(0 < self.damping_at <= 1, "damping_at must be in (0, 1]")
 
 
 @dataclass(frozen=True)
@@ -280,6 +312,17 @@ class RunSpec(_Rounded):
         _require(1 <= self.num_shards <= self.model.num_layers, "num_shards must be between 1 and num_layers")
         _require(len(self.validators) >= 1, "a run needs at least one validator")
         _require(self.data.seq_len <= self.model.max_seq_len, "seq_len is longer than the model's max_seq_len")
+
+    def target_tokens(self, base_revision: Revision) -> int:
+        """Tokens at which a round on ``base_revision`` closes: as much less as its steps are fewer than the last's."""
+        return self._share(self.round.target_tokens, base_revision)
+
+    def quorum_tokens(self, base_revision: Revision) -> int:
+        """Fewest merged tokens for the commit of a round on ``base_revision``."""
+        return self._share(self.round.quorum_tokens, base_revision)
+
+    def _share(self, tokens: int, base_revision: Revision) -> int:
+        return max(1, tokens * self.inner.steps_of(base_revision) // self.inner.steps_schedule[-1])
 
 
 def encode_spec(spec: RunSpec) -> bytes:

@@ -77,8 +77,10 @@ class Heartbeat(Message):
     weights_sha256: Digest | None
     """Revision hash that it proved after applying."""
     round_tokens: Count
-    """Tokens trained for this round so far."""
+    """Tokens trained for this round so far; after its final submission, those in it."""
     round_steps: Count
+    ahead_tokens: Count
+    """Trained since the final submission of this round: they belong to the next."""
     tokens_per_s: Quantity
     """Its own median speed while training."""
     loss: Quantity | None
@@ -97,6 +99,8 @@ class RoundView(Message):
     instruction: Literal["train", "submit", "wait"]
     seconds_left: Quantity
     """Until the next deadline of this phase."""
+    freeze_in_s: Quantity
+    """Until uploads must be there, as far as the leader can tell: before the round closes an estimate."""
     tokens: Count
     target_tokens: Count
 

@@ -7,6 +7,7 @@ but costs every process two seconds of imports at its first step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from common.model.layout import Layout, Vector
+from common.model.layout import Layout, TensorSlot, Vector
 from common.spec import InnerSpec
 
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """AdamW's moments, flat, float32 [total], and how many steps they hold."""
+    """An optimizer's two vectors, flat, float32 [total], and how many steps they hold; AdamW's are its moments."""
 
     first: Vector
     second: Vector
@@ -42,12 +43,20 @@ class _Group:
 class FlatAdamW:
     """Steps on ``weights`` by ``grads``, both flat float32 in the order of ``layout``."""
 
-    def __init__(self, inner: InnerSpec, layout: Layout, weights: Tensor, grads: Tensor) -> None:
+    def __init__(
+        self,
+        inner: InnerSpec,
+        layout: Layout,
+        weights: Tensor,
+        grads: Tensor,
+        only: Sequence[TensorSlot] | None = None,
+    ) -> None:
+        """``only``: the tensors to step on, in the layout's order; None means all. The state covers the rest too."""
         self._inner = inner
         self._layout = layout
         self._first, self._second = torch.zeros_like(weights), torch.zeros_like(weights)
         self._steps = 0
-        runs = _runs(layout)
+        runs = _runs(layout.slots if only is None else only)
         self._groups = [
             _Group(
                 decay=inner.weight_decay if decays else 0.0,
@@ -60,6 +69,11 @@ class FlatAdamW:
             for decays in (True, False)
             if runs[decays]
         ]
+
+    @property
+    def first(self) -> Tensor:
+        """The first moments, flat, as they are stepped and restored in place."""
+        return self._first
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
@@ -105,10 +119,10 @@ def _cut(vector: Tensor, runs: list[tuple[int, int]]) -> list[Tensor]:
     return [vector[start:end] for start, end in runs]
 
 
-def _runs(layout: Layout) -> dict[bool, list[tuple[int, int]]]:
+def _runs(slots: Sequence[TensorSlot]) -> dict[bool, list[tuple[int, int]]]:
     """Ranges of neighbouring tensors, by whether they decay."""
     runs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-    for slot in layout.slots:
+    for slot in slots:
         mine = runs[len(slot.shape) > 1]
         if mine and mine[-1][1] == slot.start:
             mine[-1] = (mine[-1][0], slot.end)

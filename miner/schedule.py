@@ -14,7 +14,7 @@ from common.units import Revision
 
 def global_step(inner: InnerSpec, base_revision: Revision, local_step: int) -> int:
     """Global step of the ``local_step``-th inner step on ``base_revision``, at most the next revision's first."""
-    return base_revision * inner.nominal_steps + min(local_step, inner.nominal_steps)
+    return inner.first_step(base_revision) + min(local_step, inner.steps_of(base_revision))
 
 
 def learning_rate(inner: InnerSpec, step: int) -> float:

@@ -1,7 +1,7 @@
 """Inner training of one shard on one device, in the caller's thread. Knows nothing of rounds, network or disk.
 
-Weights, gradients and both AdamW moments are flat float32 vectors in layout order, of which the model's tensors are
-views, so that saving, loading and hashing are single copies.
+Weights, gradients and the optimizer's two vectors are flat float32 in layout order; the model's tensors are views of
+them, so that saving, loading and hashing are single copies.
 
 Invariant: weights and moments are finite after every step. A step whose loss or gradient is not finite is not taken:
 the state before it *is* the last finite one. Several in a row mean that the weights themselves lead nowhere; then the
@@ -25,7 +25,8 @@ from common.model.layout import Vector
 from common.model.loss import training_loss
 from common.model.shards import ShardLayers
 from common.spec import RunSpec
-from miner.adamw import FlatAdamW, OptimizerState
+from miner.adamw import OptimizerState
+from miner.optimizer import make_optimizer
 from miner.schedule import learning_rate
 
 Samples = npt.NDArray[np.int64]
@@ -52,7 +53,7 @@ class StepResult:
 
 
 class Trainer:
-    """AdamW on one shard. Not thread-safe: one thread owns it."""
+    """The run's optimizer on one shard. Not thread-safe: one thread owns it."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Trainer:
         self._device = torch.device(device)
         self._now_s = now_s
         self._flat: FlatShard = build_shard(spec.model, shard, device=device)
-        self._optimizer = FlatAdamW(spec.inner, self._flat.layout, self._flat.weights, self._flat.grads)
+        self._optimizer = make_optimizer(spec.inner, self._flat.layout, self._flat.weights, self._flat.grads)
         self._loaded: Vector = self._flat.take()
         self._not_finite = 0
 

@@ -68,6 +68,11 @@ class PlanMember:
 
     shard: ShardId
     hotkey: Hotkey
+    round: RoundId
+    """The round that it was made for: the plan's own; an earlier one of the same base that was aborted; or, for a late
+    submission, the round that made the plan's base."""
+    base_revision: Revision
+    """What it was made on: the plan's base or, for a late one, its parent."""
     uid: Uid
     registered_block: int
     delta: ObjectRef
@@ -76,9 +81,10 @@ class PlanMember:
     tokens_claimed: int
     tokens: int
     """Validated tokens: what counts."""
-    decision: Literal["accepted", "rejected"]
+    decision: Literal["accepted", "rejected", "deferred"]
+    """deferred: announced in time, but not all there at the freeze; the next plan takes or rejects it."""
     code: str
-    """Typed reason of a rejection; empty when accepted."""
+    """Typed reason unless accepted; empty when accepted."""
     reason: str
     weight: float
     """Share in the divisor, float32."""
@@ -88,10 +94,17 @@ class PlanMember:
 
 @dataclass(frozen=True)
 class RoundFrozen:
-    """The plan: every receipted submission, ordered by shard and hotkey."""
+    """The plan: of everybody who holds a receipt the newest submission, ordered by shard, hotkey and round.
+
+    When the merge of a plan does harm, the next attempt takes its place: the same, with some of its members rejected.
+    """
 
     round: RoundId
     base_revision: Revision
+    attempt: int
+    """0, 1, …: how many plans of this round came before."""
+    damping: float
+    """float32 in (0, 1] by which the mean is multiplied, since few took part: a part of its divisor."""
     members: tuple[PlanMember, ...]
 
 
@@ -113,9 +126,29 @@ class RoundAborted:
     round: RoundId
     base_revision: Revision
     code: str
+    evidence: tuple[str, ...]
+    """What was measured, one fact a line."""
 
 
-EntryData = Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted
+@dataclass(frozen=True)
+class Paused:
+    """The leader opens no round until a person has looked."""
+
+    code: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A person has looked: the owner's signed command says to go on."""
+
+    command_sha256: Sha256
+    """Names the object under ``commands/``."""
+
+
+EntryData = (
+    Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted | Paused | Resumed
+)
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,
@@ -123,6 +156,8 @@ KINDS: dict[str, type[EntryData]] = {
     "round_frozen": RoundFrozen,
     "revision_committed": RevisionCommitted,
     "round_aborted": RoundAborted,
+    "paused": Paused,
+    "resumed": Resumed,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

@@ -61,13 +61,13 @@ def merge_round(
     members = [m for m in plan.members if m.shard == shard and m.decision == "accepted"]
     if not members:
         raise Rejected("no_members", f"the plan of round {plan.round} accepts nobody on shard {shard}")
-    params = delta_params(spec.codec, plan.base_revision)
     mean = MeanAccumulator(len(base_weights))
     for member in members:
+        params = delta_params(spec.codec, member.base_revision)
         mean.add(member.scale, _decoded(read_delta(member), member, params, len(base_weights)))
     try:
         update = compress_update(
-            mean.finish(divisor_of(member.weight for member in members)),
+            mean.finish(divisor_of(member.weight for member in members) / plan.damping),
             outer_state.residual,
             update_params(spec.codec, plan.base_revision),
         )

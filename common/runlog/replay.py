@@ -20,13 +20,15 @@ from common.runlog.entries import (
     Entry,
     Genesis,
     LeaderChanged,
+    Paused,
+    Resumed,
     RevisionCommitted,
     RoundAborted,
     RoundFrozen,
     RoundOpened,
     decode_entry,
 )
-from common.runlog.rules import check_entry, check_shards
+from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
 from common.runlog.state import Leadership, OpenRound, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
 from common.units import Revision, RoundId, sha256_hex
@@ -122,13 +124,20 @@ def _effect(state: RunState, entry: Entry) -> RunState:
         return replace(state, open_round=frozen)
     if isinstance(data, RevisionCommitted):
         return _commit(state, entry.seq, data)
+    if isinstance(data, Paused):
+        return replace(state, paused=data)
+    if isinstance(data, Resumed):
+        return replace(state, paused=None, failures=())
     assert isinstance(data, RoundAborted)
-    return replace(state, open_round=None, rounds_aborted=state.rounds_aborted + 1)
+    failures = (*state.failures, data.code) if data.code in CONTENT_FAILURES else state.failures
+    return replace(state, open_round=None, rounds_aborted=state.rounds_aborted + 1, failures=failures)
 
 
 def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
     opened = state.open_round
     assert opened is not None
+    assert opened.plan is not None
+    accepted = ((m.hotkey, m.registered_block) for m in opened.plan.members if m.decision == "accepted")
     node = RevisionNode(
         data.revision,
         data.parent,
@@ -146,4 +155,7 @@ def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
         revisions={**state.revisions, node.revision: node},
         rounds_committed=state.rounds_committed + 1,
         tokens_merged=state.tokens_merged + node.tokens_merged,
+        deferred=tuple(member for member in opened.plan.members if member.decision == "deferred"),
+        merged=state.merged.union(accepted),
+        failures=(),
     )

@@ -17,7 +17,9 @@ from common.runlog.entries import (
     Entry,
     Genesis,
     LeaderChanged,
+    Paused,
     PlanMember,
+    Resumed,
     RevisionCommitted,
     RoundAborted,
     RoundFrozen,
@@ -26,10 +28,16 @@ from common.runlog.entries import (
 )
 from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
-from common.units import RoundId, is_sha256
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, is_sha256
 
 CONTENT_REFUSALS = frozenset({"bad_plan", "no_quorum", "bad_revision"})
 """What the entry itself contradicts: it will be refused again, whoever leads."""
+CONTENT_FAILURES = frozenset({"loss_guard", "bad_merge", "all_rejected"})
+"""Codes of aborted rounds that say something of what was delivered, not of who was there."""
+MAX_FAILURES = 3
+"""Rounds aborted for their content, one after the other, before a person must look."""
+MAX_ATTEMPTS = 3
+"""Plans of one round."""
 REFUSALS = CONTENT_REFUSALS | {
     *("wrong_seq", "wrong_prev", "not_allowed"),
     *("stale_term", "future_term", "not_leader", "bad_transition"),
@@ -57,6 +65,10 @@ def check_entry(state: RunState, entry: Entry) -> None:
         _check_committed(state, data)
     elif isinstance(data, RoundAborted):
         _the_open_round(state, data)
+    elif isinstance(data, Paused):
+        _check_paused(state)
+    elif isinstance(data, Resumed):
+        _check_resumed(state, data)
     else:
         assert isinstance(data, Genesis)
         _bad_transition("a log has one genesis")
@@ -76,27 +88,60 @@ def check_shards(spec: RunSpec, shards: tuple[ShardState, ...], first: bool) -> 
     return ""
 
 
-def check_plan(spec: RunSpec, plan: RoundFrozen) -> str:
-    """What is wrong with a plan in itself, or nothing."""
-    places = [(member.shard, member.hotkey) for member in plan.members]
+def check_plan(state: RunState, plan: RoundFrozen) -> str:
+    """What is wrong with a plan of the open round, or nothing."""
+    places = [(member.shard, member.hotkey, member.round) for member in plan.members]
     if places != sorted(set(places)):
-        return "members are ordered by shard and hotkey, each once"
+        return "members are ordered by shard, hotkey and round, each once"
+    counted = [(m.shard, m.hotkey, m.base_revision) for m in plan.members if m.decision != "rejected"]
+    if len(counted) != len(set(counted)):
+        return "of one miner, shard and base a plan accepts or defers one submission"
+    if not 0 < plan.damping <= 1:
+        return "damping lies above 0 and not above 1"
     for member in plan.members:
-        problem = _check_member(spec, plan.round, member)
+        problem = _check_member(state, plan, member)
         if problem:
             return f"{problem} (shard {member.shard}, {member.hotkey[:48]})"
-    return ""
+    missing = {_name(member) for member in state.deferred} - {_name(member) for member in plan.members}
+    return "" if not missing else f"{len(missing)} deferred submissions are neither taken nor rejected"
 
 
-def plan_tokens(plan: RoundFrozen) -> int:
-    """Validated tokens of the accepted members: what a commit of the plan merges."""
-    return sum(member.tokens for member in plan.members if member.decision == "accepted")
+def plan_tokens(spec: RunSpec, plan: RoundFrozen) -> int:
+    """Validated tokens that a commit of the plan merges; a late one counts for ``late_weight``."""
+    accepted = (member for member in plan.members if member.decision == "accepted")
+    return sum(counted_tokens(spec, plan.base_revision, member) for member in accepted)
 
 
-def _check_member(spec: RunSpec, round_id: RoundId, member: PlanMember) -> str:
+def counted_tokens(spec: RunSpec, base: Revision, member: PlanMember) -> int:
+    """What a member's validated tokens count for in a plan on ``base``."""
+    return member.tokens if member.base_revision == base else int(member.tokens * spec.round.late_weight)
+
+
+def _name(member: PlanMember) -> tuple[ShardId, Hotkey, RoundId, Sha256]:
+    return member.shard, member.hotkey, member.round, member.delta.sha256
+
+
+def _check_origin(state: RunState, plan: RoundFrozen, member: PlanMember) -> str:
+    """A member was made for the plan's round, for an aborted one on the same base, or was deferred by the last plan."""
+    base = state.revisions[plan.base_revision]
+    if member.base_revision == base.revision:
+        made = -1 if base.round is None else base.round
+        good = made < member.round <= plan.round
+        return "" if good else "it was made for a round that is not on the plan's base"
+    late = _name(member) in {_name(deferred) for deferred in state.deferred}
+    if not late or member.base_revision != base.parent:
+        return "it is of another base, and the last plan did not defer it"
+    return "" if member.decision != "deferred" else "nothing is deferred twice"
+
+
+def _check_member(state: RunState, plan: RoundFrozen, member: PlanMember) -> str:
+    spec = state.spec
+    problem = _check_origin(state, plan, member)
+    if problem:
+        return problem
     if not 0 <= member.shard < spec.num_shards:
         return "there is no such shard"
-    key = keys.delta_key(spec.run, round_id, member.shard, member.hotkey, member.delta.sha256)
+    key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
     if keys.parse_key(spec.run, key) is None:
         return "the hotkey is no address"
     if not 0 <= member.tokens <= member.tokens_claimed:
@@ -107,7 +152,7 @@ def _check_member(spec: RunSpec, round_id: RoundId, member: PlanMember) -> str:
         good = not member.code and member.weight > 0 and 0 < member.scale < math.inf
         return "" if good else "an accepted member has no code and a positive weight and scale"
     good = bool(member.code) and member.weight == 0 and member.scale == 0
-    return "" if good else "a rejected member has a code, and weight and scale 0"
+    return "" if good else "a member that is not accepted has a code, and weight and scale 0"
 
 
 def _check_takeover(state: RunState, entry: Entry) -> None:
@@ -133,15 +178,47 @@ def _check_opened(state: RunState, data: RoundOpened) -> None:
         _bad_transition(f"the next round is {state.next_round}, not {data.round}")
     if data.base_revision != state.head:
         _bad_transition(f"the head is revision {state.head}, not {data.base_revision}")
+    if state.paused is not None or len(state.failures) >= MAX_FAILURES:
+        _bad_transition("the run is paused, or must be: a person has to look and resume it")
 
 
 def _check_frozen(state: RunState, data: RoundFrozen) -> None:
     opened = _the_open_round(state, data)
-    if opened.plan is not None:
-        _bad_transition(f"round {data.round} has its plan already")
-    problem = check_plan(state.spec, data)
+    before = opened.plan
+    if data.attempt != (0 if before is None else before.attempt + 1):
+        _bad_transition(f"round {data.round} has {0 if before is None else before.attempt + 1} plans already")
+    problem = check_plan(state, data) or ("" if before is None else _check_redo(before, data))
     if problem:
         raise Rejected("bad_plan", problem)
+
+
+def _check_redo(before: RoundFrozen, plan: RoundFrozen) -> str:
+    """A later attempt is the plan before without some of its accepted members."""
+    if plan.attempt >= MAX_ATTEMPTS:
+        return f"a round has at most {MAX_ATTEMPTS} plans"
+    if [_name(member) for member in before.members] != [_name(member) for member in plan.members]:
+        return "another attempt names the same submissions"
+    dropped = 0
+    for old, new in zip(before.members, plan.members, strict=True):
+        if old.decision == "accepted":
+            dropped += new.decision == "rejected"
+        if old.decision != new.decision and (old.decision, new.decision) != ("accepted", "rejected"):
+            return "another attempt may only reject what was accepted"
+    return "" if dropped else "another attempt rejects at least one member"
+
+
+def _check_paused(state: RunState) -> None:
+    if state.open_round is not None:
+        _bad_transition(f"round {state.open_round.round} is still open")
+    if state.paused is not None:
+        _bad_transition("the run is paused already")
+
+
+def _check_resumed(state: RunState, data: Resumed) -> None:
+    if state.paused is None:
+        _bad_transition("the run is not paused")
+    if not is_sha256(data.command_sha256):
+        _bad_transition("command_sha256 is 64 lowercase hex digits")
 
 
 def _check_committed(state: RunState, data: RevisionCommitted) -> None:
@@ -158,10 +235,11 @@ def _check_committed(state: RunState, data: RevisionCommitted) -> None:
 
 def _check_quorum(spec: RunSpec, plan: RoundFrozen, tokens_merged: int) -> None:
     """No quorum, no step: and no step for a part of the model only."""
-    if tokens_merged != plan_tokens(plan):
-        raise Rejected("bad_revision", f"the plan's accepted members bring {plan_tokens(plan)} tokens")
-    if tokens_merged < spec.round.quorum_tokens:
-        raise Rejected("no_quorum", f"{tokens_merged} tokens where the quorum is {spec.round.quorum_tokens}")
+    brought, quorum = plan_tokens(spec, plan), spec.quorum_tokens(plan.base_revision)
+    if tokens_merged != brought:
+        raise Rejected("bad_revision", f"the plan's accepted members bring {brought} tokens")
+    if tokens_merged < quorum:
+        raise Rejected("no_quorum", f"{tokens_merged} tokens where the quorum is {quorum}")
     covered = {member.shard for member in plan.members if member.decision == "accepted"}
     if len(covered) < spec.num_shards:
         raise Rejected("no_quorum", "a shard has no accepted member")

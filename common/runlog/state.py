@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from common.runlog.entries import RoundFrozen, ShardState, revision_hash
+from common.runlog.entries import Paused, PlanMember, RoundFrozen, ShardState, revision_hash
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256
 
@@ -96,6 +96,14 @@ class RunState:
     tokens_merged: int = 0
     """Tokens of all committed rounds."""
     voids: tuple[Void, ...] = ()
+    deferred: tuple[PlanMember, ...] = ()
+    """Of the plan that made the head: what the next plan takes or rejects."""
+    merged: frozenset[tuple[Hotkey, int]] = frozenset()
+    """Hotkey and registration block of everybody whose work is in some revision."""
+    failures: tuple[str, ...] = ()
+    """Codes of the rounds that were aborted for their content since the last commit or resumption, oldest first."""
+    paused: Paused | None = None
+    """Why no round may be opened; None while rounds may."""
 
     @property
     def run(self) -> str:

@@ -49,6 +49,7 @@ def tiny_spec(**changes: Any) -> RunSpec:
         ),
         data=DataSpec(dataset=Sha256("0" * 64), tokenizer="bytes", seq_len=16),
         inner=InnerSpec(
+            kind="adamw",
             lr=2e-3,
             beta1=0.9,
             beta2=0.95,
@@ -59,7 +60,7 @@ def tiny_spec(**changes: Any) -> RunSpec:
             decay_steps=200,
             min_lr_ratio=0.1,
             batch_size=2,
-            nominal_steps=4,
+            steps_schedule=(4,),
         ),
         outer=OuterSpec(lr=1.0, momentum=0.0),
         codec=CodecSpec(
@@ -73,9 +74,19 @@ def tiny_spec(**changes: Any) -> RunSpec:
             heartbeat_s=0.25,
             member_timeout_s=2.0,
             snapshot_every=2,
+            overlap=True,
+            drip_s=1.0,
+            late_weight=0.5,
         ),
         gates=GateSpec(
-            norm_factor=5.0, clip_factor=2.0, cosine_floor=-0.3, copy_cosine=0.95, max_share=0.5, claim_slack=1.1
+            norm_factor=5.0,
+            clip_factor=2.0,
+            cosine_floor=-0.3,
+            copy_cosine=0.95,
+            max_share=0.5,
+            newcomer_share=0.5,
+            claim_slack=1.1,
+            damping_at=0.5,
         ),
         scoring=ScoringSpec(assigned_sequences=4, unseen_sequences=4, average_rounds=4),
     )

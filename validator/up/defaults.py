@@ -49,6 +49,7 @@ class PresetPolicy:
     density_schedule: tuple[int, ...]
     train_deadline_s: float
     submit_deadline_s: float
+    drip_s: float
 
     @property
     def round_tokens(self) -> int:
@@ -66,6 +67,7 @@ POLICIES = {
         density_schedule=(4096, 1024, 512),
         train_deadline_s=120.0,
         submit_deadline_s=45.0,
+        drip_s=10.0,
     ),
     "125m": PresetPolicy(
         seq_len=1024,
@@ -76,6 +78,7 @@ POLICIES = {
         density_schedule=(4096, 1024, 512, 256, 128, 64),
         train_deadline_s=1800.0,
         submit_deadline_s=600.0,
+        drip_s=30.0,
     ),
     "1b": PresetPolicy(
         seq_len=2048,
@@ -86,6 +89,7 @@ POLICIES = {
         density_schedule=(4096, 1024, 512, 256, 128, 64),
         train_deadline_s=7200.0,
         submit_deadline_s=1800.0,
+        drip_s=60.0,
     ),
 }
 
@@ -146,7 +150,14 @@ def make_spec(
             codec=_codec(how, choices),
             round=_round(how, choices),
             gates=GateSpec(
-                norm_factor=5.0, clip_factor=2.0, cosine_floor=-0.05, copy_cosine=0.95, max_share=0.5, claim_slack=1.1
+                norm_factor=5.0,
+                clip_factor=2.0,
+                cosine_floor=-0.05,
+                copy_cosine=0.95,
+                max_share=0.5,
+                newcomer_share=0.5,
+                claim_slack=1.1,
+                damping_at=0.5,
             ),
             scoring=ScoringSpec(assigned_sequences=10, unseen_sequences=10, average_rounds=4),
         )
@@ -163,6 +174,7 @@ def _inner(how: PresetPolicy, choices: Choices) -> InnerSpec:
     steps = choices.steps or how.steps
     decay_steps = PLANNED_ROUNDS * steps
     return InnerSpec(
+        kind="adamw",
         lr=how.lr,
         beta1=0.9,
         beta2=0.95,
@@ -173,7 +185,7 @@ def _inner(how: PresetPolicy, choices: Choices) -> InnerSpec:
         decay_steps=decay_steps,
         min_lr_ratio=0.1,
         batch_size=how.batch_size,
-        nominal_steps=steps,
+        steps_schedule=(steps,),
     )
 
 
@@ -199,4 +211,7 @@ def _round(how: PresetPolicy, choices: Choices) -> RoundSpec:
         heartbeat_s=1.0,
         member_timeout_s=10.0,
         snapshot_every=5,
+        overlap=True,
+        drip_s=how.drip_s,
+        late_weight=0.8,
     )
