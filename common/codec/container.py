@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from common.codec.dense import VALUE_BYTES, decode_dense, encode_dense
-from common.codec.params import CHUNK, F32, I64, U8, CodecParams, chunk_count
+from common.codec.params import CHUNK, F32, U8, CodecParams, chunk_count
 from common.codec.quant import MAX_SCALE, MIN_SCALE, is_based
-from common.codec.topk import decode_records, encode_records, level_codes, record_layout
+from common.codec.topk import decode_records, encode_records, record_layout
 from common.errors import Rejected
 from common.units import Sha256, sha256_hex
 
@@ -29,7 +29,6 @@ _MAGIC, _VERSION = b"BRGD", 1
 _KINDS = {"topk": 1, "bf16": 2}
 _ZEROS = bytes(6)
 _STREAM_CHUNKS = 256
-_EXPONENT = np.uint32(0x7F800000)
 
 
 def record_bytes(params: CodecParams) -> int:
@@ -74,9 +73,9 @@ def encode(values: F32, params: CodecParams) -> bytes:
     if not _finite(values):
         raise ValueError("the vector holds infinite values or NaN; nothing was encoded")
     if params.kind == "bf16":
-        return _header(len(values), params, 0) + encode_dense(values)
-    records, scale = encode_records(values, record_layout(params))
-    return _header(len(values), params, scale) + records.tobytes()
+        return header(len(values), params, 0) + encode_dense(values)
+    records, scales = encode_records(values[None], record_layout(params))
+    return header(len(values), params, int(scales[0])) + records.tobytes()
 
 
 def decode(data: bytes | memoryview, *, expect: CodecParams, count: int) -> F32:
@@ -103,16 +102,16 @@ def check(data: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
     if len(data) != size:
         raise Rejected("wrong_size", f"{len(data)} bytes; {count} values in this run's codec take {size}")
     scale = read_header(data[:HEADER_BYTES], expect=expect, count=count)
-    if expect.kind == "topk" and expect.magnitude_bits == 8 and not is_based(_codes(data, expect), scale):
+    if expect.kind == "topk" and expect.magnitude_bits == 8 and not is_based(_largest_code(data, expect), scale):
         raise Rejected("non_canonical", f"the scale {scale} is not the one that the magnitudes call for")
     return scale
 
 
-def read_header(header: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
+def read_header(data: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
     """The scale in a header that otherwise is exactly as the run prescribes; raises ``Rejected``."""
-    if len(header) != HEADER_BYTES:
-        raise Rejected("wrong_size", f"a header of {len(header)} bytes; it has {HEADER_BYTES}")
-    magic, version, kind, magnitude_bits, values, chunk, density, scale, zeros = _HEADER.unpack(header)
+    if len(data) != HEADER_BYTES:
+        raise Rejected("wrong_size", f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
+    magic, version, kind, magnitude_bits, values, chunk, density, scale, zeros = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise Rejected("bad_magic", "not a Brigade delta")
     if version != _VERSION:
@@ -132,7 +131,8 @@ def _scale_allowed(scale: int, params: CodecParams) -> bool:
     return scale == 0
 
 
-def _header(count: int, params: CodecParams, scale: int) -> bytes:
+def header(count: int, params: CodecParams, scale: int) -> bytes:
+    """The header of a vector of ``count`` values."""
     kind = _KINDS[params.kind]
     return _HEADER.pack(_MAGIC, _VERSION, kind, params.magnitude_bits, count, CHUNK, params.density, scale, _ZEROS)
 
@@ -141,16 +141,17 @@ def _records(body: bytes | memoryview, params: CodecParams) -> U8:
     return np.frombuffer(body, dtype=np.uint8).reshape(-1, record_bytes(params))
 
 
-def _codes(data: bytes | memoryview, params: CodecParams) -> I64:
-    return level_codes(_records(memoryview(data)[HEADER_BYTES:], params), record_layout(params))
+def _largest_code(data: bytes | memoryview, params: CodecParams) -> int:
+    return int(_records(memoryview(data)[HEADER_BYTES:], params)[:, :2].max(initial=0))
 
 
 def _decode_body(body: bytes | memoryview, params: CodecParams, count: int, first_chunk: int, scale: int) -> F32:
     if params.kind == "bf16":
         return decode_dense(np.frombuffer(body, dtype=np.uint8))
-    return decode_records(_records(body, params), record_layout(params), scale, first_chunk, count)
+    layout, scales = record_layout(params), np.array([scale], dtype=np.int64)
+    values: F32 = decode_records(_records(body, params)[None], layout, scales, first_chunk, count)[0]
+    return values
 
 
 def _finite(values: F32) -> bool:
-    bits = values.view(np.uint32)
-    return all(not ((bits[i : i + (1 << 20)] & _EXPONENT) == _EXPONENT).any() for i in range(0, len(bits), 1 << 20))
+    return all(bool(np.isfinite(values[i : i + (1 << 20)]).all()) for i in range(0, len(values), 1 << 20))

@@ -48,17 +48,19 @@ def index_layout(density: int) -> IndexLayout:
     return IndexLayout(density, "bitmap", 0, CHUNK)
 
 
-def write_positions(mask: Bool, layout: IndexLayout) -> Bool:
-    """Bits ``(rows, layout.bits)`` of masks ``(rows, 4096)`` that have exactly ``density`` positions set."""
-    if layout.form != "elias_fano":
-        return mask[:, : layout.bits]
-    rows, density = len(mask), layout.density
-    indices = (np.flatnonzero(mask) & (CHUNK - 1)).reshape(rows, density)
+def write_positions(indices: I64, layout: IndexLayout) -> Bool:
+    """Bits ``(rows, layout.bits)`` of strictly increasing positions ``(rows, density)``."""
+    rows, density = len(indices), layout.density
     bits = np.zeros((rows, layout.bits), dtype=np.bool_)
+    if layout.form == "all":
+        return bits
     for plane in range(layout.low_bits):
         bits[:, plane * density : (plane + 1) * density] = (indices >> plane) & 1
-    start = layout.bits - layout.high_bits
-    np.put_along_axis(bits, (indices >> layout.low_bits) + np.arange(start, start + density), True, axis=1)
+    places = indices
+    if layout.form == "elias_fano":
+        start = layout.bits - layout.high_bits
+        places = (indices >> layout.low_bits) + np.arange(start, start + density)
+    bits.reshape(-1)[places + np.arange(0, bits.size, layout.bits)[:, None]] = True
     return bits
 
 

@@ -78,17 +78,18 @@ def _best_split(below: F64) -> I64:
     return np.asarray(np.argmax(score, axis=1), dtype=np.int64)
 
 
-def scale_of(largest_bits: int) -> int:
-    """Scale for 8-bit magnitudes of a vector whose largest magnitude has these float32 bits."""
-    return max((largest_bits >> 23) - 127, _FLOOR_SCALE)
+def scales_of(largest_bits: U32) -> I64:
+    """Scales for 8-bit magnitudes of vectors whose largest magnitudes have these float32 bits."""
+    return np.maximum((largest_bits >> 23).astype(np.int64) - 127, _FLOOR_SCALE)
 
 
-def to_codes(values: F64, magnitude_bits: int, scale: int) -> I64:
-    """Codes of non-negative ``values``: nearest, ties to even; too large is the largest, too small is 0."""
+def to_codes(values: F64, magnitude_bits: int, scales: I64) -> I64:
+    """Codes of non-negative ``values``, each with its scale: nearest, ties to even; too large is the largest, too
+    small is 0."""
     fraction, exponent = np.frexp(values)
     octave = exponent.astype(np.int64) - 1
     if magnitude_bits == 8:
-        codes = ((octave - scale + _OCTAVES - 1) << _MANTISSA) + _steps(fraction, _MANTISSA)
+        codes = ((octave - scales + _OCTAVES - 1) << _MANTISSA) + _steps(fraction, _MANTISSA)
         return np.where(values > 0, np.clip(codes, 0, 255), 0).astype(np.int64)
     normal = ((octave + 127) << 7) + _steps(fraction, 7)
     subnormal = np.rint(np.ldexp(np.minimum(values, 2.0**-126), 133)).astype(np.int64)
@@ -101,25 +102,26 @@ def _steps(fraction: F64, mantissa_bits: int) -> I64:
     return np.rint(np.ldexp(fraction, mantissa_bits + 1)).astype(np.int64) - (1 << mantissa_bits)
 
 
-def rebased(codes: I64, scale: int) -> tuple[I64, int]:
-    """8-bit codes and the one scale at which the largest of them lies in the top octave; all zero has scale 0."""
-    largest = int(codes.max(initial=0))
-    if largest == 0:
-        return codes, 0
-    spare = _OCTAVES - 1 - (largest >> _MANTISSA)
-    return np.where(codes > 0, codes + (spare << _MANTISSA), 0), scale - spare
+def rebased(codes: I64, scales: I64) -> tuple[I64, I64]:
+    """8-bit codes ``(members, chunks, 2)`` and the scales at which each member's largest lies in the top octave.
+
+    A member of nothing but zeros has scale 0.
+    """
+    largest = codes.max(axis=(1, 2), initial=0)
+    spare = np.where(largest > 0, _OCTAVES - 1 - (largest >> _MANTISSA), 0)
+    lifted = np.where(codes > 0, codes + (spare << _MANTISSA)[:, None, None], 0)
+    return lifted, np.where(largest > 0, scales - spare, 0)
 
 
-def is_based(codes: I64, scale: int) -> bool:
-    """Whether ``scale`` is the one that ``rebased`` gives for these codes."""
-    largest = int(codes.max(initial=0))
+def is_based(largest: int, scale: int) -> bool:
+    """Whether ``scale`` is the one that ``rebased`` gives when the largest code is ``largest``."""
     return scale == 0 if largest == 0 else largest >> _MANTISSA == _OCTAVES - 1
 
 
-def from_codes(codes: I64, magnitude_bits: int, scale: int) -> U32:
-    """float32 bits of the magnitudes; exact."""
+def from_codes(codes: I64, magnitude_bits: int, scales: I64) -> U32:
+    """float32 bits of the magnitudes, each with its scale; exact."""
     if magnitude_bits == 16:
         return codes.astype(np.uint32) << np.uint32(16)
-    biased = (codes >> _MANTISSA) + (scale - _OCTAVES + 1 + 127)
+    biased = (codes >> _MANTISSA) + (scales - _OCTAVES + 1 + 127)
     bits = (biased << 23) | ((codes & ((1 << _MANTISSA) - 1)) << (23 - _MANTISSA))
     return np.asarray(np.where(codes > 0, bits, 0), dtype=np.uint32)

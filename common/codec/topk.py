@@ -5,10 +5,11 @@ A record, the same size for every chunk, so that any run of chunks is a known by
     low, high     1 or 2 bytes each, little-endian (quant.py)
     bits          positions (eliasfano.py), K signs, K choices of magnitude, zeros up to a byte; least significant first
 
-Selection goes by the unique integer ``float bits · 4096 + (4095 − position)``: of equal magnitudes the first wins,
-and no machine can disagree. The last chunk is filled up with zeros, which are named only when it has fewer than K
-values. Canonical: one content has one record. Levels that are equal are written as ``low``, both of two different
-levels are used, zero has no minus, and positions that decode to zero are the first ones possible.
+Selection goes by the float's bits as an integer, and of equal magnitudes the first wins: no machine can disagree.
+The last chunk is filled up with zeros, which are named only when it has fewer than K values. Vectors of one length
+are worked on together, since a chunk alone costs ten times its share of a full block. Canonical: one content has one
+record. Levels that are equal are written as ``low``, both of two different levels are used, zero has no minus, and
+positions that decode to zero are the first ones possible.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from common.errors import Rejected
 
 BLOCK_CHUNKS = 64  # chunks worked on at a time: bounds memory and stays in the cache
 _UNSIGNED = np.uint32(0x7FFFFFFF)
-_REVERSED = np.arange(CHUNK - 1, -1, -1, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,82 +56,130 @@ def record_layout(params: CodecParams) -> RecordLayout:
     return RecordLayout(index_layout(params.density), params.magnitude_bits)
 
 
-def encode_records(values: F32, layout: RecordLayout) -> tuple[U8, int]:
-    """Records ``(chunks, size)`` of a finite vector, and the scale of 8-bit magnitudes (0 with 16 bits)."""
-    bits = values.view(np.uint32)
-    scale = quant.scale_of(int((bits & _UNSIGNED).max(initial=0))) if layout.magnitude_bits == 8 else 0
-    records = np.zeros((chunk_count(len(values)), layout.size_bytes), dtype=np.uint8)
-    for first, last, valid in _blocks(0, len(records), len(values)):
-        block = _rows(bits[first * CHUNK : last * CHUNK], last - first)
-        records[first:last] = _encode_block(block, valid, layout, scale)
+def encode_records(values: F32, layout: RecordLayout) -> tuple[U8, I64]:
+    """Records ``(members, chunks, size)`` of finite vectors ``(members, count)``.
+
+    Also each member's scale of 8-bit magnitudes (0 with 16 bits).
+    """
+    members, count = values.shape
+    scales = np.zeros(members, dtype=np.int64)
     if layout.magnitude_bits == 8:
-        codes, scale = quant.rebased(records[:, :2].astype(np.int64), scale)
-        records[:, :2] = codes
-    return records, scale
+        scales = quant.scales_of(_largest(values))
+    records = np.empty((members, chunk_count(count), layout.size_bytes), dtype=np.uint8)
+    bits = values.view(np.uint32)
+    for who, chunks, valid in _blocks(members, 0, records.shape[1], count):
+        block, part = _rows(bits[who, chunks.start * CHUNK : chunks.stop * CHUNK]), records[who, chunks]
+        row_scales = np.repeat(scales[who], part.shape[1])
+        part[:] = _encode_block(block, valid, layout, row_scales).reshape(part.shape)
+    if layout.magnitude_bits == 8:
+        codes, scales = quant.rebased(records[:, :, :2].astype(np.int64), scales)
+        records[:, :, :2] = codes
+    return records, scales
 
 
-def decode_records(records: U8, layout: RecordLayout, scale: int, first_chunk: int, count: int) -> F32:
-    """Values of the chunks from ``first_chunk`` on, of a vector of ``count`` values; raises ``Rejected``."""
-    end = first_chunk + len(records)
-    out = np.zeros((len(records), CHUNK), dtype=np.uint32)
-    for first, last, valid in _blocks(first_chunk, end, count):
-        span = slice(first - first_chunk, last - first_chunk)
-        _decode_block(records[span], valid, layout, scale, out[span])
-    return out.reshape(-1)[: min(end * CHUNK, count) - first_chunk * CHUNK].view(np.float32)
+def decode_records(records: U8, layout: RecordLayout, scales: I64, first_chunk: int, count: int) -> F32:
+    """Values ``(members, …)`` of the chunks from ``first_chunk`` on of vectors of ``count`` values.
+
+    ``records`` is ``(members, chunks, size)``. Raises ``Rejected`` for what the first bad block holds.
+    """
+    members, num_chunks = records.shape[:2]
+    out = np.zeros((members, num_chunks, CHUNK), dtype=np.uint32)
+    for who, chunks, valid in _blocks(members, first_chunk, first_chunk + num_chunks, count):
+        own = slice(chunks.start - first_chunk, chunks.stop - first_chunk)
+        part = records[who, own]
+        row_scales = np.repeat(scales[who], part.shape[1])
+        starts = np.arange(members * num_chunks, dtype=np.int64).reshape(members, num_chunks)[who, own].reshape(-1)
+        _decode_block(part.reshape(-1, layout.size_bytes), valid, layout, row_scales, out, starts * CHUNK)
+    width = min((first_chunk + num_chunks) * CHUNK, count) - first_chunk * CHUNK
+    return out.reshape(members, -1)[:, :width].view(np.float32)
 
 
-def level_codes(records: U8, layout: RecordLayout) -> I64:
-    """The two magnitude codes ``(rows, 2)`` of records."""
-    levels = np.ascontiguousarray(records[:, : layout.levels_bytes])
+def _level_codes(records: U8, layout: RecordLayout) -> I64:
+    """The two magnitude codes ``(…, 2)`` of records ``(…, size)``."""
+    levels = np.ascontiguousarray(records[..., : layout.levels_bytes])
     return levels.view("<u2" if layout.magnitude_bits == 16 else "u1").astype(np.int64)
 
 
-def _blocks(first_chunk: int, end_chunk: int, count: int) -> Iterator[tuple[int, int, int]]:
-    """Runs of chunks with the number of values in each; a partly filled last chunk comes alone."""
+def _blocks(members: int, first_chunk: int, end_chunk: int, count: int) -> Iterator[tuple[slice, slice, int]]:
+    """Members × chunks of at most ``BLOCK_CHUNKS``, with the number of values in each chunk.
+
+    Chunks that are partly filled, which only a last one is, come apart from the full ones.
+    """
     full = min(end_chunk, count // CHUNK)
     for first in range(first_chunk, full, BLOCK_CHUNKS):
-        yield first, min(first + BLOCK_CHUNKS, full), CHUNK
+        chunks = slice(first, min(first + BLOCK_CHUNKS, full))
+        yield from ((who, chunks, CHUNK) for who in _groups(members, chunks.stop - first))
     if full < end_chunk:
-        yield full, end_chunk, count % CHUNK
+        yield from ((who, slice(full, end_chunk), count % CHUNK) for who in _groups(members, 1))
 
 
-def _rows(bits: U32, rows: int) -> U32:
-    if bits.size < rows * CHUNK:
-        bits = np.concatenate([bits, np.zeros(rows * CHUNK - bits.size, dtype=np.uint32)])
-    return bits.reshape(rows, CHUNK)
+def _groups(members: int, num_chunks: int) -> Iterator[slice]:
+    step = max(1, BLOCK_CHUNKS // num_chunks)
+    return (slice(first, min(first + step, members)) for first in range(0, members, step))
 
 
-def _encode_block(bits: U32, valid: int, layout: RecordLayout, scale: int) -> U8:
-    rows, density = len(bits), layout.index.density
-    mask = _select(bits & _UNSIGNED, density)
-    kept = bits if density == CHUNK else bits[mask].reshape(rows, density)
+def _rows(bits: U32) -> U32:
+    """Values ``(members, any number)`` as chunks ``(rows, 4096)``, the last of each filled up with zeros."""
+    members, width = bits.shape
+    if width % CHUNK:
+        bits = np.concatenate([bits, np.zeros((members, -width % CHUNK), dtype=np.uint32)], axis=1)
+    return bits.reshape(-1, CHUNK)
+
+
+def _largest(values: F32) -> U32:
+    """Bits of the largest magnitude of each of the finite vectors ``(members, count)``."""
+    largest = np.maximum(values.max(axis=1, initial=0), -values.min(axis=1, initial=0))
+    bits: U32 = largest.view(np.uint32)
+    return np.bitwise_and(bits, _UNSIGNED)
+
+
+def _encode_block(bits: U32, valid: int, layout: RecordLayout, scales: I64) -> U8:
+    density = layout.index.density
+    indices = _select(bits & _UNSIGNED, density)
+    kept = bits if density == CHUNK else bits.reshape(-1)[indices + _row_starts(len(bits))]
     magnitudes = kept & _UNSIGNED
     levels = quant.two_means(magnitudes[:, : min(density, valid)])
-    codes = _codes(levels, layout.magnitude_bits, scale)
+    codes = _codes(levels, layout.magnitude_bits, scales)
     low, high = codes[:, :1], codes[:, 1:]
     upper = (magnitudes >= levels.threshold[:, None]) & (low < high)
     negative = (kept >> 31).astype(np.bool_) & ((low > 0) | upper) & (magnitudes > 0)
     empty = codes[:, 1] == 0
-    if empty.any():
-        mask[empty] = np.arange(CHUNK) < density
-    return _pack(codes, (write_positions(mask, layout.index), negative, upper), layout)
+    if empty.any() and density < CHUNK:
+        indices[empty] = np.arange(density)
+    return _pack(codes, (write_positions(indices, layout.index), negative, upper), layout)
 
 
-def _select(magnitudes: U32, density: int) -> Bool:
-    """Masks of the ``density`` largest of each row; of equal ones the first."""
+def _row_starts(rows: int) -> I64:
+    return np.arange(0, rows * CHUNK, CHUNK, dtype=np.int64)[:, None]
+
+
+def _select(magnitudes: U32, density: int) -> I64:
+    """Positions ``(rows, density)`` of the largest of each row, in order; of equal ones the first."""
+    rows = len(magnitudes)
     if density == CHUNK:
-        return np.ones(magnitudes.shape, dtype=np.bool_)
-    keys = magnitudes.astype(np.int64)
-    keys <<= 12
-    keys |= _REVERSED
-    smallest = np.partition(keys, CHUNK - density, axis=1)[:, CHUNK - density]
-    return keys >= smallest[:, None]
+        return np.broadcast_to(np.arange(CHUNK, dtype=np.int64), (rows, CHUNK))
+    smallest = np.partition(magnitudes, CHUNK - density, axis=1)[:, CHUNK - density, None]
+    mask = magnitudes >= smallest
+    found = np.flatnonzero(mask)
+    if len(found) > rows * density:
+        _drop_last_equals(mask, magnitudes, smallest, density)
+        found = np.flatnonzero(mask)
+    return (found & (CHUNK - 1)).reshape(rows, density)
 
 
-def _codes(levels: quant.Levels, magnitude_bits: int, scale: int) -> I64:
+def _drop_last_equals(mask: Bool, magnitudes: U32, smallest: U32, density: int) -> None:
+    """Leaves ``density`` positions in each row of ``mask``: of those that equal the smallest, the first ones."""
+    rows = np.flatnonzero(np.count_nonzero(mask, axis=1) > density)
+    equal = magnitudes[rows] == smallest[rows]
+    larger = mask[rows] & ~equal
+    room = density - np.count_nonzero(larger, axis=1)
+    mask[rows] = larger | (equal & (np.cumsum(equal, axis=1) <= room[:, None]))
+
+
+def _codes(levels: quant.Levels, magnitude_bits: int, scales: I64) -> I64:
     """Codes ``(rows, 2)``. A chunk too small for the scale is zero; otherwise only zeros have a level of zero."""
-    high = quant.to_codes(levels.high, magnitude_bits, scale)
-    low = quant.to_codes(levels.low, magnitude_bits, scale)
+    high = quant.to_codes(levels.high, magnitude_bits, scales)
+    low = quant.to_codes(levels.low, magnitude_bits, scales)
     low = np.where((high == 0) | levels.low_is_zero, 0, np.maximum(low, 1))
     return np.stack([low, high], axis=1)
 
@@ -141,8 +189,9 @@ def _pack(codes: I64, parts: tuple[Bool, Bool, Bool], layout: RecordLayout) -> U
     return np.concatenate([levels, np.packbits(np.concatenate(parts, axis=1), axis=1, bitorder="little")], axis=1)
 
 
-def _decode_block(records: U8, valid: int, layout: RecordLayout, scale: int, out: U32) -> None:
-    codes = level_codes(records, layout)
+def _decode_block(records: U8, valid: int, layout: RecordLayout, scales: I64, out: U32, starts: I64) -> None:
+    """Writes the values of records ``(rows, size)`` into zeros, each row from its place in ``starts`` on."""
+    codes = _level_codes(records, layout)
     _check_codes(codes, layout.magnitude_bits)
     bits = np.unpackbits(records[:, layout.levels_bytes :], axis=1, bitorder="little").view(np.bool_)
     if bits[:, layout.used_bits :].any():
@@ -151,12 +200,12 @@ def _decode_block(records: U8, valid: int, layout: RecordLayout, scale: int, out
     indices = read_positions(bits[:, :start], layout.index)
     negative, upper = bits[:, start : start + density], bits[:, start + density : layout.used_bits]
     _check_canonical(codes, indices, negative, upper, valid)
-    low, high = (quant.from_codes(codes[:, i : i + 1], layout.magnitude_bits, scale) for i in (0, 1))
+    low, high = (quant.from_codes(codes[:, i], layout.magnitude_bits, scales)[:, None] for i in (0, 1))
     values = np.where(upper, high, low) | (negative.astype(np.uint32) << 31)
     if density == CHUNK:
-        out[:] = values
+        out.reshape(-1, CHUNK)[starts // CHUNK] = values
     else:
-        np.put_along_axis(out, indices, values, axis=1)
+        out.reshape(-1)[indices + starts[:, None]] = values
 
 
 def _check_codes(codes: I64, magnitude_bits: int) -> None:
