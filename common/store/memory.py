@@ -2,19 +2,21 @@
 
 It keeps the port's contract, S3's surprises included: the ETag is a function of the body (so the same bytes written
 again have the same ETag), a range beyond the end is an error, and a presigned URL takes the same body any number of
-times until it expires. Faults are armed one at a time and named by what a test wants to see.
+times until it expires. Parts have R2's rules, the strictest. Faults are armed one at a time and named by what a test
+wants to see.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.clock import Clock, SystemClock
 from common.errors import Rejected, Retryable
+from common.store.memory_parts import UploadTable
+from common.store.multipart import MIN_PART_BYTES, Md5, PartInfo, UploadInfo, UploadMissing, md5_hex
 from common.store.port import (
     Fetched,
     ObjectInfo,
@@ -36,21 +38,33 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Grant:
-    """What a presigned URL allows: a put of one body."""
+    """What a presigned URL allows: a put of one body, as an object or as a part of one."""
 
     key: str
     expires_at_s: float
     size_bytes: int
-    sha256: Sha256
+    headers: Mapping[str, str]
+    """What must be sent with the body: its hash, under the name that S3 has for it."""
+    upload_id: str = ""
+    number: int = 0
 
 
 class MemoryStore:
-    """``ObjectStore`` over a dict. ``honours_conditions=False`` makes the kind of server that the probe must refuse."""
+    """``ObjectStore`` over a dict. ``honours_conditions=False`` makes the kind of server that the probe must refuse,
+    ``opaque_etags`` one whose parts' ETags are no MD5, and ``min_part_bytes`` one for tests with small parts."""
 
-    def __init__(self, clock: Clock | None = None, *, honours_conditions: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        honours_conditions: bool = True,
+        min_part_bytes: int = MIN_PART_BYTES,
+        opaque_etags: bool = False,
+    ) -> None:
         self._clock = clock or SystemClock()
         self._honours_conditions = honours_conditions
         self._objects: dict[str, _Object] = {}
+        self._uploads = UploadTable(min_part_bytes, opaque_etags)
         self._grants: dict[str, _Grant] = {}
         self._lock = threading.RLock()
         self._faults: list[tuple[str, str, Exception]] = []
@@ -67,7 +81,8 @@ class MemoryStore:
         self._faults.append((operation, key_part, error))
 
     def lose_next_reply(self, *, key_part: str = "") -> None:
-        """The next put of a matching key is stored, but its caller sees the connection die."""
+        """The next put of a matching key, or completion of its upload, is done, but its caller sees the connection
+        die."""
         self._lost_replies.append(key_part)
 
     def corrupt(self, key: str, change: Callable[[bytes], bytes]) -> None:
@@ -124,8 +139,41 @@ class MemoryStore:
             self._objects.pop(key, None)
 
     def presign_put(self, key: str, *, size_bytes: int, sha256: Sha256, expires_s: int) -> PresignedPut:
-        url = self._grant(_Grant(check_key(key), self._now_s() + expires_s, size_bytes, sha256))
-        return PresignedPut(url, {"content-length": str(size_bytes), "x-sha256": sha256})
+        return self._grant(_Grant(check_key(key), self._now_s() + expires_s, size_bytes, {"x-sha256": sha256}))
+
+    def create_multipart(self, key: str) -> str:
+        self._enter("create_multipart", key)
+        with self._lock:
+            return self._uploads.create(key, self._now_s())
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        self._enter("list_uploads", prefix, is_key=False)
+        with self._lock:
+            return iter(self._uploads.list(prefix))
+
+    def list_parts(self, key: str, upload_id: str) -> tuple[PartInfo, ...]:
+        self._enter("list_parts", key)
+        with self._lock:
+            return self._uploads.parts(key, upload_id)
+
+    def presign_part(
+        self, key: str, upload_id: str, *, number: int, size_bytes: int, md5: Md5, expires_s: int
+    ) -> PresignedPut:
+        expires_at_s = self._now_s() + expires_s
+        return self._grant(_Grant(check_key(key), expires_at_s, size_bytes, {"content-md5": md5}, upload_id, number))
+
+    def complete_multipart(self, key: str, upload_id: str, parts: Sequence[PartInfo]) -> str:
+        self._enter("complete_multipart", key)
+        with self._lock:
+            etag = self._store(key, self._uploads.join(key, upload_id, parts))
+            if self._take_lost_reply(key):
+                raise Retryable(f"completion of {key}: the connection was reset")
+        return etag
+
+    def abort_multipart(self, key: str, upload_id: str) -> None:
+        self._enter("abort_multipart", key)
+        with self._lock:
+            self._uploads.abort(key, upload_id)
 
     def allow_public_reads(self) -> None:
         self._enter("policy", "", is_key=False)
@@ -136,13 +184,14 @@ class MemoryStore:
     def redeem_put(self, url: str, headers: Mapping[str, str], body: bytes) -> str:
         """PUT ``body`` to a presigned URL: the new ETag, or the codes that ``transfer.upload`` raises."""
         grant = self._redeem(url)
-        if headers.get("x-sha256") != grant.sha256:
+        if any(headers.get(name) != value for name, value in grant.headers.items()):
             raise Rejected("url_refused", f"the URL for {grant.key} was not signed for this request")
         if len(body) != grant.size_bytes:
             raise Rejected("size_mismatch", f"{grant.key}: {len(body)} bytes, announced {grant.size_bytes}")
-        if sha256_hex(body) != grant.sha256:
+        hashes = {"x-sha256": sha256_hex, "content-md5": md5_hex}
+        if any(hashes[name](body) != value for name, value in grant.headers.items()):
             raise Rejected("checksum_mismatch", f"{grant.key}: these are not the announced bytes")
-        return self.put(grant.key, body)
+        return self._put_part(grant, bytes(body)) if grant.upload_id else self.put(grant.key, body)
 
     # Inside.
 
@@ -157,6 +206,14 @@ class MemoryStore:
                     del self._faults[index]
                     raise error
 
+    def _put_part(self, grant: _Grant, body: bytes) -> str:
+        self._enter("put_part", grant.key)
+        with self._lock:
+            try:
+                return self._uploads.put(grant.key, grant.upload_id, grant.number, body, self._now_s())
+            except UploadMissing as missing:
+                raise Rejected("upload_refused", missing.message) from missing
+
     def _check_condition(self, key: str, if_none_match: bool, if_match: str | None) -> None:
         found = self._objects.get(key)
         if if_none_match and found is not None:
@@ -165,7 +222,7 @@ class MemoryStore:
             raise PreconditionFailed(key)
 
     def _store(self, key: str, body: bytes) -> str:
-        etag = f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+        etag = f'"{md5_hex(body)}"'
         self._objects[key] = _Object(body, ObjectInfo(key, len(body), etag, float(int(self._now_s()))))
         return etag
 
@@ -182,11 +239,11 @@ class MemoryStore:
             raise ObjectMissing(key)
         return found
 
-    def _grant(self, grant: _Grant) -> str:
+    def _grant(self, grant: _Grant) -> PresignedPut:
         url = f"memory://{grant.key}?signature={secrets.token_hex(16)}"
         with self._lock:
             self._grants[url] = grant
-        return url
+        return PresignedPut(url, {"content-length": str(grant.size_bytes), **grant.headers})
 
     def _redeem(self, url: str) -> _Grant:
         with self._lock:

@@ -8,18 +8,20 @@ Invariants that every adapter keeps, and that one contract suite checks on each:
 - An unknown outcome is said (``OutcomeUnknown``), never guessed: the writer re-reads the key.
 
 Calls block; asynchronous callers use ``asyncio.to_thread``. Adapters may be shared between threads.
-``s3.py`` holds the boto3 adapter, ``memory.py`` the one for tests, ``reader.py`` the readers over a store and over
-plain HTTP, ``transfer.py`` uploads over presigned URLs, ``config.py`` where a bucket is and its keys.
+``s3.py`` holds the boto3 adapter, ``memory.py`` the one for tests, ``multipart.py`` what parts are, ``reader.py`` the
+readers over a store and over plain HTTP, ``transfer.py`` uploads over presigned URLs, ``config.py`` where a bucket is
+and its keys.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from common.errors import Rejected, Retryable
+from common.store.multipart import Md5, PartInfo, UploadInfo
 from common.units import Sha256
 
 MAX_KEY_BYTES = 900  # S3 allows 1,024 for the bucket's prefix and the key together
@@ -132,6 +134,40 @@ class ObjectStore(Protocol):
 
     def presign_put(self, key: str, *, size_bytes: int, sha256: Sha256, expires_s: int) -> PresignedPut:
         """A URL for one PUT of exactly ``size_bytes`` bytes with this SHA-256, valid for ``expires_s`` (≤ 7 days)."""
+        ...
+
+    # An object in parts appears whole, when the upload is completed, or never. Whoever holds the store's credentials
+    # may go on with anybody's upload.
+
+    def create_multipart(self, key: str) -> str:
+        """Begin an upload and return its id. One key may have several at a time."""
+        ...
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """Every upload under way whose key starts with ``prefix``, all pages, in any order."""
+        ...
+
+    def list_parts(self, key: str, upload_id: str) -> tuple[PartInfo, ...]:
+        """The parts that the store has. Raises ``UploadMissing``."""
+        ...
+
+    def presign_part(
+        self, key: str, upload_id: str, *, number: int, size_bytes: int, md5: Md5, expires_s: int
+    ) -> PresignedPut:
+        """A URL for exactly these bytes as part ``number``, valid for ``expires_s`` (≤ 7 days). A part that is there
+        is replaced."""
+        ...
+
+    def complete_multipart(self, key: str, upload_id: str, parts: Sequence[PartInfo]) -> str:
+        """Make the object of these parts, in order of number, and return its ETag; the other parts are dropped.
+
+        Raises ``UploadMissing`` (also where a first call has done it and its reply was lost: HEAD tells) and
+        ``Rejected("bad_parts")`` (one is not there any more, or too small, or of another size than the first).
+        """
+        ...
+
+    def abort_multipart(self, key: str, upload_id: str) -> None:
+        """Drop an upload and its parts; a missing one is no error."""
         ...
 
     def allow_public_reads(self) -> None:

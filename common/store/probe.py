@@ -13,6 +13,7 @@ from loguru import logger
 
 from common.errors import Rejected, RemoteError, Retryable, SetupError
 from common.store.http import HttpClient
+from common.store.multipart import md5_hex
 from common.store.port import AccessDenied, ObjectStore, PreconditionFailed, PresignedPut
 from common.store.s3 import S3Store
 from common.store.transfer import upload
@@ -67,7 +68,10 @@ def _run_checks(store: ObjectStore, folder: str, send: Send, skew_s: Callable[[]
     _check_presigned(store, f"{folder}/presigned", send)
     _check_range(store, f"{folder}/range")
     _check_list(store, folder)
-    passed = ("credentials", "clock", "if-none-match", "if-match", "presigned put", "checksum", "range", "list")
+    _check_parts(store, f"{folder}/parts", send)
+    passed = (
+        "credentials", "clock", "if-none-match", "if-match", "presigned put", "checksum", "range", "list", "multipart"
+    )  # fmt: skip
     return ProbeReport(passed, clock_skew_s)
 
 
@@ -124,11 +128,35 @@ def _check_list(store: ObjectStore, folder: str) -> None:
         raise SetupError(f"the storage's listing misses objects that were just written; {_ADVICE}")
 
 
+def _check_parts(store: ObjectStore, key: str, send: Send) -> None:
+    """With one part, which may be of any size."""
+    body, other = b"announced", b"different"
+    upload_id = store.create_multipart(key)
+    if upload_id not in {begun.upload_id for begun in store.list_uploads(key)}:
+        raise SetupError(f"the storage's listing misses a multipart upload that was just begun; {_ADVICE}")
+    size_bytes, md5 = len(body), md5_hex(body)
+    part = store.presign_part(key, upload_id, number=1, size_bytes=size_bytes, md5=md5, expires_s=PROBE_URL_LIFE_S)
+    try:
+        send(part, other)
+    except Rejected:
+        send(part, body)
+        store.complete_multipart(key, upload_id, store.list_parts(key, upload_id))
+        if store.get(key, max_bytes=100).body == body:
+            return
+        raise SetupError(f"the storage does not give back what was put in parts; {_ADVICE}") from None
+    raise SetupError(f"the storage takes other bytes than the checksum of a part announces; {_ADVICE}")
+
+
 def _clean_up(store: ObjectStore, folder: str) -> None:
-    """Delete by name, not by listing, which may be what failed."""
-    for name in ("once", "swap", "presigned", "range"):
+    """Delete by name, not by listing, which may be what failed; but uploads in parts have no name of ours."""
+    for name in ("once", "swap", "presigned", "range", "parts"):
         try:
             store.delete(f"{folder}/{name}")
         except (RemoteError, SetupError) as error:
             logger.warning("the probe's object {}/{} may be left behind: {}", folder, name, error)
             return
+    try:
+        for begun in store.list_uploads(f"{folder}/"):
+            store.abort_multipart(begun.key, begun.upload_id)
+    except (RemoteError, SetupError) as error:
+        logger.warning("an upload in parts of the probe, {}, may be left behind: {}", folder, error)

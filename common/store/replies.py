@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
+from common.store.multipart import UploadMissing
 from common.store.port import AccessDenied, ObjectMissing, OutcomeUnknown, PreconditionFailed
 
 MAX_REPLY_BYTES = 16 * 1024
@@ -19,6 +20,7 @@ _WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidClientToke
 _CLOCK_OFF = {"RequestTimeTooSkewed", "RequestExpired"}
 _OTHER_REGION = {"PermanentRedirect", "IllegalLocationConstraintException"}
 _BAD_CHECKSUM = {"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
+_BAD_PARTS = {"InvalidPart", "InvalidPartOrder", "EntityTooSmall"}
 _NO_SUCH_FEATURE = {"NotImplemented", "MethodNotAllowed", "UnsupportedOperation"}
 _PASSING = {"RequestTimeout", "SlowDown", "OperationAborted", "InternalError", "ServiceUnavailable"}
 
@@ -83,6 +85,10 @@ def _setup_error(reply: ErrorReply, where: str) -> SetupError | None:
 
 
 def _final_error(reply: ErrorReply, key: str, said: str) -> Rejected:
+    if reply.code == "NoSuchUpload":
+        return UploadMissing(key)
+    if reply.code in _BAD_PARTS:
+        return Rejected("bad_parts", f"{said} for {key}: its parts do not make an object")
     if reply.status == 404:
         return ObjectMissing(key)
     if reply.status == 416:

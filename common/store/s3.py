@@ -4,7 +4,7 @@ Invariant: botocore never retries by itself. A conditional put is sent once, sin
 told 412 about our own bytes; everything else is idempotent and repeated here, under one policy.
 Sources: the S3 API reference; R2's and SeaweedFS's deviations as the project has measured them. Checksums are sent
 explicitly (``when_required``: botocore's default CRC32 trailers break R2), addressing is path-style, and only single
-PutObject and GetObject calls are made, never boto3's transfer manager, whose CRT client ignores the endpoint.
+calls are made, never boto3's transfer manager, whose CRT client ignores the endpoint. ``s3_parts.py`` has multipart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn, TypeVar
@@ -29,6 +29,7 @@ from botocore.config import Config
 from common import timeouts
 from common.errors import Rejected, Retryable, SetupError
 from common.store.config import StorageConfig
+from common.store.multipart import Md5, PartInfo, UploadInfo
 from common.store.port import (
     Fetched,
     ObjectInfo,
@@ -40,6 +41,7 @@ from common.store.port import (
 )
 from common.store.replies import ErrorReply, parse_retry_after_s, store_error
 from common.store.retry import RetryPolicy, Sleep, Uniform, with_retries
+from common.store.s3_parts import S3Parts
 from common.units import Sha256, sha256_hex
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ class S3Store:
         self._uniform = uniform
         self._policy_lock = threading.Lock()
         self._client = _make_client(config, connect_timeout_s, read_timeout_s)
+        self._parts = S3Parts(self._client, self._base, self._address, self._repeat, self._list_page_keys)
 
     def put(self, key: str, body: bytes, *, if_none_match: bool = False, if_match: str | None = None) -> str:
         request = self._address(key) | {
@@ -131,6 +134,29 @@ class S3Store:
         request = self._address(key) | {"ContentLength": size_bytes, "ChecksumSHA256": checksum}
         url = self._presign("put_object", request, expires_s)
         return PresignedPut(url, {"content-length": str(size_bytes), "x-amz-checksum-sha256": checksum})
+
+    def create_multipart(self, key: str) -> str:
+        return self._parts.create(key)
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        return self._parts.uploads(self.config.bucket, prefix)
+
+    def list_parts(self, key: str, upload_id: str) -> tuple[PartInfo, ...]:
+        return self._parts.parts(key, upload_id)
+
+    def presign_part(
+        self, key: str, upload_id: str, *, number: int, size_bytes: int, md5: Md5, expires_s: int
+    ) -> PresignedPut:
+        digest = base64.b64encode(bytes.fromhex(md5)).decode()
+        request = self._address(key) | {"UploadId": upload_id, "PartNumber": number}
+        url = self._presign("upload_part", request | {"ContentLength": size_bytes, "ContentMD5": digest}, expires_s)
+        return PresignedPut(url, {"content-length": str(size_bytes), "content-md5": digest})
+
+    def complete_multipart(self, key: str, upload_id: str, parts: Sequence[PartInfo]) -> str:
+        return self._parts.complete(key, upload_id, parts)
+
+    def abort_multipart(self, key: str, upload_id: str) -> None:
+        self._parts.abort(key, upload_id)
 
     def allow_public_reads(self) -> None:
         with self._policy_lock:

@@ -11,7 +11,10 @@ import pytest
 
 from common.store.config import StorageConfig
 from common.store.http import HttpClient
+from common.store.port import ObjectStore, PresignedPut
 from common.store.s3 import S3Store
+from common.store.transfer import upload
+from tests.store.bench import Bench, memory_bench, presign
 from tests.support.storage import fresh_prefix, quick_store, running_server
 
 
@@ -36,6 +39,26 @@ def http() -> Iterator[HttpClient]:
     client = HttpClient()
     yield client
     client.close()
+
+
+@pytest.fixture(params=["memory", "s3"])
+def bench(request: pytest.FixtureRequest, http: HttpClient) -> Bench:
+    """Each kind of store in turn."""
+    if request.param == "memory":
+        return memory_bench()
+    store = request.getfixturevalue("s3")
+    past = request.getfixturevalue("signed_in_the_past")
+
+    def presign_expired(key: str, body: bytes) -> PresignedPut:
+        with past():
+            return presign(store, key, body)
+
+    return Bench(store, lambda put, body: upload(put.url, put.headers, body, http=http), presign_expired)
+
+
+@pytest.fixture
+def store(bench: Bench) -> ObjectStore:
+    return bench.store
 
 
 @pytest.fixture

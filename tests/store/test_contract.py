@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 
-from common.clock import ManualClock
 from common.errors import Rejected
-from common.store.http import HttpClient
-from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing, ObjectStore, PreconditionFailed, PresignedPut
 from common.store.reader import StoreReader
-from common.store.transfer import upload
 from common.units import sha256_hex
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A store, and how the holder of a presigned URL uses it. ``presign_expired`` makes a dead put URL."""
-
-    store: ObjectStore
-    send: Callable[[PresignedPut, bytes], str]
-    presign_expired: Callable[[str, bytes], PresignedPut]
-
-
-def presign(store: ObjectStore, key: str, body: bytes, expires_s: int = 60) -> PresignedPut:
-    return store.presign_put(key, size_bytes=len(body), sha256=sha256_hex(body), expires_s=expires_s)
-
-
-def memory_bench() -> Bench:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-
-    def presign_expired(key: str, body: bytes) -> PresignedPut:
-        presigned = presign(store, key, body)
-        clock.advance(61)
-        return presigned
-
-    return Bench(
-        store,
-        lambda put, body: store.redeem_put(put.url, put.headers, body),
-        presign_expired,
-    )
-
-
-@pytest.fixture(params=["memory", "s3"])
-def bench(request: pytest.FixtureRequest, http: HttpClient) -> Iterator[Bench]:
-    if request.param == "memory":
-        yield memory_bench()
-        return
-    store = request.getfixturevalue("s3")
-    past = request.getfixturevalue("signed_in_the_past")
-
-    def presign_expired(key: str, body: bytes) -> PresignedPut:
-        with past():
-            return presign(store, key, body)
-
-    yield Bench(
-        store,
-        lambda put, body: upload(put.url, put.headers, body, http=http),
-        presign_expired,
-    )
-
-
-@pytest.fixture
-def store(bench: Bench) -> ObjectStore:
-    return bench.store
+from tests.store.bench import Bench, presign
 
 
 def test_what_was_put_is_read_back(store: ObjectStore) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.errors import Retryable, SetupError
+from common.errors import Rejected, Retryable, SetupError
 from common.store.config import StorageConfig
 from common.store.memory import MemoryStore
 from common.store.port import PresignedPut
@@ -31,14 +31,16 @@ def refusal(store: MemoryStore, **arguments: object) -> str:
     assert "\n" not in str(failure.value)
     store.before = None
     assert list(store.list("")) == []
+    assert list(store.list_uploads("")) == []
     return str(failure.value)
 
 
 def test_a_real_bucket_passes_and_is_left_clean(s3: S3Store) -> None:
     report = probe_bucket(s3, "token")
-    assert "if-none-match" in report.passed
+    assert {"if-none-match", "multipart"} <= set(report.passed)
     assert abs(report.skew_s) < 30
     assert list(s3.list("")) == []
+    assert list(s3.list_uploads("")) == []
 
 
 def test_a_store_that_keeps_the_contract_passes() -> None:
@@ -95,6 +97,33 @@ def test_a_listing_that_misses_objects() -> None:
 
     store.before = hide
     assert "listing" in refusal(store)
+
+
+def test_a_store_that_does_not_check_parts() -> None:
+    store = MemoryStore()
+
+    def careless(put: PresignedPut, body: bytes) -> None:
+        if "content-md5" not in put.headers:
+            store.redeem_put(put.url, put.headers, body)
+
+    assert "checksum of a part" in refusal(store, send=careless)
+
+
+def test_a_store_without_parts() -> None:
+    store = MemoryStore()
+    store.fail_next(Rejected("not_supported", "501 NotImplemented"), operation="create_multipart")
+    assert "does not do what Brigade needs" in refusal(store)
+
+
+def test_a_store_that_forgets_uploads_under_way() -> None:
+    store = MemoryStore()
+
+    def forget(operation: str, key: str) -> None:
+        if operation == "list_uploads" and store._uploads.list(key):
+            store._uploads._uploads.clear()
+
+    store.before = forget
+    assert "misses a multipart upload" in refusal(store)
 
 
 def test_a_store_that_does_not_answer() -> None:
