@@ -26,12 +26,16 @@ class MemberReport:
     uid: Uid
     registered_block: int
     decision: str
-    """accepted, rejected (see code), or absent: no submission was receipted."""
+    """accepted, rejected (see code), deferred (the next plan takes it), or absent: no submission was receipted."""
     code: str
     tokens_trained: int
     """Grown by its own counters since the last report; what it claims."""
     tokens_merged: int
-    """Validated tokens of its accepted submission."""
+    """Validated tokens of its accepted submissions, late ones by their weight."""
+    tokens_late: int = 0
+    """Validated tokens, at full number, that were trained on the revision before the round's base."""
+    timeliness: float | None = None
+    """What its validated tokens counted for on average, since some came late; None when none did."""
     training_ms: int
     online_ms: int
     tokens_per_s: float

@@ -23,6 +23,7 @@ from common.records import MAX_MANIFEST_BYTES, Manifest, decode_submission
 from common.reports import Report
 from common.runlog.entries import PlanMember, revision_hash
 from common.runlog.remerge import read_delta, rebuild
+from common.runlog.rules import counted_tokens
 from common.runlog.state import RunState
 from common.store.retry import RetryPolicy
 from common.units import Hotkey, Revision, Sha256, ShardId
@@ -32,7 +33,7 @@ from validator.ledger import Account
 from validator.membership import Seat
 from validator.rounds import Finished
 from validator.scoring import reports
-from validator.scoring.evaluate import Evaluator, Weights, read_trials
+from validator.scoring.evaluate import Evaluator, Place, Weights, place_of, read_trials
 from validator.scoring.policy import Drops, Work, forgettable, score_round
 from validator.scoring.reports import Books, Outcome
 
@@ -191,23 +192,23 @@ class Scorer:
         outcome = Outcome(finished.round, node.revision, finished.committed, base_loss, loss)
         return reports.make_report(board.spec.run, board.signer.hotkey, outcome, kept, task.books), first_loss
 
-    def _drops(self, finished: Finished, base: Memories) -> dict[tuple[ShardId, str], Drops]:
-        board = self._board
+    def _drops(self, finished: Finished, base: Memories) -> dict[Place, Drops]:
+        board, run = self._board, finished.run
         assert finished.plan_sha256 is not None
-        found = {(m.shard, str(m.hotkey)): self._manifest(finished, m) for m in finished.members}
-        manifests = {place: manifest for place, manifest in found.items() if manifest is not None}
+        found = {place_of(member): self._manifest(member) for member in finished.members}
         trials = read_trials(
             finished.members,
-            manifests,
-            lambda member: read_delta(board.reader, board.spec.run, finished.round, member),
+            {place: manifest for place, manifest in found.items() if manifest is not None},
+            {revision: node.sha256 for revision, node in run.revisions.items()},
+            lambda member: read_delta(board.reader, run.run, member),
         )
-        return self._evaluator.drops(weights_of(base), finished.base_revision, finished.plan_sha256, trials)
+        return self._evaluator.drops(weights_of(base), finished.plan_sha256, trials)
 
-    def _manifest(self, finished: Finished, member: PlanMember) -> Manifest | None:
+    def _manifest(self, member: PlanMember) -> Manifest | None:
         if member.decision != "accepted":
             return None
         run = self._board.spec.run
-        key = manifest_key(run, finished.round, member.shard, member.hotkey, member.delta.sha256)
+        key = manifest_key(run, member.round, member.shard, member.hotkey, member.delta.sha256)
         try:
             return decode_submission(self._board.reader.fetch(key, max_bytes=MAX_MANIFEST_BYTES), run).manifest
         except Rejected as refusal:
@@ -229,7 +230,7 @@ def weights_of(memories: Memories) -> Weights:
 
 
 def _works(
-    finished: Finished, drops: dict[tuple[ShardId, str], Drops], seats: Iterable[Seat], before: Report | None
+    finished: Finished, drops: dict[Place, Drops], seats: Iterable[Seat], before: Report | None
 ) -> Iterable[Work]:
     """One for each hotkey: who is in the plan, who is known and sent nothing, and who has an average."""
     by_hotkey: dict[Hotkey, list[PlanMember]] = {}
@@ -237,7 +238,7 @@ def _works(
         by_hotkey.setdefault(member.hotkey, []).append(member)
     done = set(by_hotkey)
     for members in by_hotkey.values():
-        yield _work(members, drops)
+        yield _work(finished, members, drops)
     for seat in seats:
         if seat.hotkey not in done:
             done.add(seat.hotkey)
@@ -247,11 +248,13 @@ def _works(
             yield Work(old.hotkey, old.uid, old.registered_block, "absent")
 
 
-def _work(members: list[PlanMember], drops: dict[tuple[ShardId, str], Drops]) -> Work:
-    """All shards of one miner together; with several, an accepted one makes it accepted."""
+def _work(finished: Finished, members: list[PlanMember], drops: dict[Place, Drops]) -> Work:
+    """All shards of one miner, and what it sent late, together; with several, an accepted one makes it accepted."""
     accepted = [member for member in members if member.decision == "accepted"]
-    told = accepted[0] if accepted else members[0]
-    tried = [found for m in accepted if (found := drops.get((m.shard, str(m.hotkey)))) is not None]
+    told = accepted[0] if accepted else next((m for m in members if m.decision == "rejected"), members[0])
+    tried = [found for m in accepted if (found := drops.get(place_of(m))) is not None]
+    late = [member for member in accepted if member.base_revision != finished.base_revision]
+    spec, base = finished.run.spec, finished.base_revision
     return Work(
         hotkey=told.hotkey,
         uid=told.uid,
@@ -260,9 +263,12 @@ def _work(members: list[PlanMember], drops: dict[tuple[ShardId, str], Drops]) ->
         code=told.code,
         reason=told.reason,
         tokens=sum(member.tokens for member in accepted),
-        drops=Drops(
-            tuple(x for found in tried for x in found.assigned), tuple(x for found in tried for x in found.unseen)
-        )
-        if tried
-        else None,
+        late_tokens=sum(member.tokens for member in late),
+        discount=sum(member.tokens - counted_tokens(spec, base, member) for member in late),
+        deltas=max(1, len({member.round for member in accepted})),
+        drops=_together(tried) if tried else None,
     )
+
+
+def _together(tried: list[Drops]) -> Drops:
+    return Drops(tuple(x for found in tried for x in found.assigned), tuple(x for found in tried for x in found.unseen))

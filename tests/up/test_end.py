@@ -21,7 +21,7 @@ from validator.up.supervisor import Supervisor
 from validator.up.table import Display
 from validator.up.watch import GaveUp
 
-SUMMARY = Summary(1, 5.5, 4.0, 1, 0, 10, 8, 0.9, 0.9, 0.8, 5, 100, 20.0, {}, (), 1.0)
+SUMMARY = Summary(1, 5.5, 4.0, 1, 0, 10, 8, 0, 0.9, 0.9, 0.8, 5, 100, 20.0, {}, (), 1.0)
 
 
 class Shown:

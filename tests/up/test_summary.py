@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -14,7 +15,8 @@ from common.units import Uid
 from tests.runlog.support import ALICE, MINERS, SPEC, aborted, committed, frozen, genesis_slot, opened, slot, takeover
 from tests.runlog.support import member as plan_member
 from tests.up.support import member_report, report
-from validator.up.summary import Summary, describe, merged_members, summarise
+from validator.up.merged import merged_members
+from validator.up.summary import Summary, describe, summarise
 
 FIRST, SECOND, _ = MINERS
 UIDS = {FIRST.hotkey: Uid(2), SECOND.hotkey: Uid(3)}
@@ -23,15 +25,21 @@ DENSE_BYTES = 4_000
 
 def a_history() -> list[Step]:
     """One round that merges both miners, one that rejects the second, one that aborts."""
-    first, second = plan_member(SPEC, FIRST, tokens=800), plan_member(SPEC, SECOND, tokens=400)
-    again, late = plan_member(SPEC, FIRST, tokens=600), plan_member(SPEC, SECOND, tokens=500, code="late")
+
+    def first(state: RunState) -> EntryData:
+        return frozen(state, plan_member(state, FIRST, tokens=800), plan_member(state, SECOND, tokens=400))
+
+    def second(state: RunState) -> EntryData:
+        stray = plan_member(state, SECOND, tokens=500, code="stray")
+        return frozen(state, plan_member(state, FIRST, tokens=600), stray)
+
     story: list[Callable[[RunState], EntryData]] = [
         lambda _: takeover(),
         opened,
-        lambda state: frozen(state, first, second),
+        first,
         committed,
         opened,
-        lambda state: frozen(state, again, late),
+        second,
         committed,
         opened,
         aborted,
@@ -165,3 +173,41 @@ def test_the_file_has_exactly_the_promised_fields() -> None:
     assert fields["schema"] == 1
     assert set(fields["miners"][0]) == {"hotkey", "uid", "tokens_trained", "tokens_merged", "score"}
     assert fields["load_average"] == 1.23
+
+
+def churn() -> list[Step]:
+    """An aborted round, its work adopted with more, the other one deferred and late, and a redone plan."""
+
+    def first(state: RunState) -> EntryData:
+        return frozen(state, plan_member(state, FIRST, tokens=100))
+
+    def second(state: RunState) -> EntryData:
+        slow = plan_member(state, SECOND, tokens=400, code="not_uploaded", decision="deferred")
+        return frozen(state, plan_member(state, FIRST, tokens=300), slow)
+
+    def third(state: RunState) -> EntryData:
+        [slow] = state.deferred
+        late = dataclasses.replace(slow, decision="accepted", code="", tokens=400, weight=1.0, scale=1.0)
+        return frozen(state, plan_member(state, FIRST, tokens=200), late)
+
+    story: list[Callable[[RunState], EntryData]] = [
+        *(lambda _: takeover(), opened, first, aborted),
+        *(opened, second, committed, opened, third, committed),
+    ]
+    slots = [genesis_slot()]
+    for entry in story:
+        state = replay(SPEC, slots)
+        slots.append(slot(state, entry(state), ALICE, term=1))
+    return list(history(SPEC, slots))
+
+
+def test_work_that_plans_name_again_counts_once_and_late_tokens_by_their_weight() -> None:
+    steps = churn()
+    assert steps[-1].void is None
+    merged = merged_members(steps)
+    late = int(400 * SPEC.round.late_weight)
+    assert merged.counted == {FIRST.hotkey: 500, SECOND.hotkey: late}
+    summary = summarise(steps[-1].state, merged, [], UIDS, {}, DENSE_BYTES, 0.0)
+    assert (summary.tokens_merged, summary.tokens_late) == (500 + late, 400)
+    assert [miner.tokens_trained for miner in summary.miners] == [300 + 200, 400]
+    assert any("400 of them late" in line for line in describe(summary, {}))

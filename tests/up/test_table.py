@@ -14,7 +14,7 @@ from common.wire import Phase
 from tests.runlog.support import MINERS
 from tests.up.support import UPLOAD, miner_status, status
 from validator.up.status import _show
-from validator.up.table import JsonLines, LiveTable, PlainLines, choose_display, status_table
+from validator.up.table import JsonLines, LiveTable, PlainLines, choose_display, headline, status_table, waiting_lines
 
 FIRST, SECOND, THIRD = (signer.hotkey for signer in MINERS)
 NAMES = {Hotkey(FIRST): "miner-1", Hotkey(SECOND): "miner-2"}
@@ -131,3 +131,13 @@ def test_brigade_status_shows_no_control_characters(capsys: pytest.CaptureFixtur
     _show(shown, {}, json_lines=False)
     _show(shown, {}, json_lines=True)
     assert all(c.isprintable() for c in capsys.readouterr().out.replace("\n", ""))
+
+
+def test_a_paused_run_says_so_with_the_reason_and_the_command() -> None:
+    shown = status(3, round=None, paused="paused since slot 9 (loss_guard): type: brigade run resume --run tiny")
+    assert headline(shown).startswith("PAUSED, revision 3")
+    assert waiting_lines(shown)[-1].endswith("brigade run resume --run tiny")
+
+
+def test_the_headline_tells_when_uploads_must_be_there() -> None:
+    assert "freezes in 1m10s" in headline(status(0))

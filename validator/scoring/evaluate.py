@@ -1,8 +1,8 @@
 """Trying deltas on data: losses with and without each accepted delta, on the same sequences. Runs in a worker thread.
 
 One set of model shards serves all evaluations, their weights are replaced in place; nothing is allocated for each
-miner but one vector. Assigned sequences come from the range that the manifest names, evenly spread; unseen ones are
-drawn from the hash of the plan, which nobody knew before the freeze.
+miner but one vector. Assigned sequences come from the ranges that the manifest names, evenly spread over all of them;
+unseen ones are drawn from the hash of the plan, which nobody knew before the freeze.
 """
 
 from __future__ import annotations
@@ -24,16 +24,26 @@ from common.model.flat import build_shard
 from common.model.llama import compose
 from common.model.loss import Losses, evaluate
 from common.model.shards import plan_shards
-from common.records import Manifest
+from common.records import Manifest, SampleRange
 from common.runlog.entries import PlanMember
 from common.spec import RunSpec
-from common.units import Revision, Sha256, ShardId
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
 from validator.scoring.policy import Drops
 
 HELDOUT_SEQUENCES = 64
 BATCH_TOKENS = 4096
 Weights = Mapping[ShardId, F32]
 """The flat weights of every shard."""
+Place = tuple[ShardId, Hotkey, RoundId]
+"""Names a member of a plan."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A part of a miner's stream of one round, whose base had this revision hash."""
+
+    base_sha256: Sha256
+    part: SampleRange
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,14 @@ class Trial:
     """One accepted delta to be tried."""
 
     member: PlanMember
-    manifest: Manifest
+    streams: tuple[Stream, ...]
+    """What it was trained on."""
     body: bytes
+
+
+def place_of(member: PlanMember) -> Place:
+    """A plan names nobody twice at one place."""
+    return member.shard, member.hotkey, member.round
 
 
 class Evaluator:
@@ -65,45 +81,60 @@ class Evaluator:
             loss = float(self._losses(self._heldout).mean())
         return loss if np.isfinite(loss) else float("inf")
 
-    def drops(
-        self, base: Weights, base_revision: Revision, plan_sha256: Sha256, trials: Sequence[Trial]
-    ) -> dict[tuple[ShardId, str], Drops]:
-        """The paired drops of every trial, by shard and hotkey."""
+    def heldout_alone(self, base: Weights, member: PlanMember, body: bytes) -> float:
+        """Held-out loss of the base with this one delta, as ``heldout_loss``. Raises the decoder's ``Rejected``."""
+        with self._turn:
+            self._load(base)
+            self._apply(base, member, body)
+            loss = float(self._losses(self._heldout).mean())
+        return loss if np.isfinite(loss) else float("inf")
+
+    def drops(self, base: Weights, plan_sha256: Sha256, trials: Sequence[Trial]) -> dict[Place, Drops]:
+        """The paired drops of every trial; late deltas too are tried on the plan's base, which they were added to."""
         if not trials:
             return {}
         unseen = unseen_batch(self._dataset, plan_sha256, self._spec.scoring.unseen_sequences, self._spec.data.seq_len)
         with self._turn:
             self._load(base)
             unseen_base = self._losses(unseen)
-        return {
-            (trial.member.shard, str(trial.member.hotkey)): self._try(base, base_revision, trial, unseen, unseen_base)
-            for trial in trials
-        }
+        return {place_of(trial.member): self._try(base, trial, unseen, unseen_base) for trial in trials}
 
-    def _try(self, base: Weights, base_revision: Revision, trial: Trial, unseen: Samples, unseen_base: Losses) -> Drops:
+    def _try(self, base: Weights, trial: Trial, unseen: Samples, unseen_base: Losses) -> Drops:
         """One turn: a merge that waits to evaluate its result comes in between two trials."""
-        assigned = self._assigned(trial.manifest)
+        assigned = self._assigned(trial)
         with self._turn:
             self._load(base)
             assigned_base = self._losses(assigned)
-            self._apply(base, base_revision, trial)
+            self._apply(base, trial.member, trial.body)
             return Drops(_drops(assigned_base, self._losses(assigned)), _drops(unseen_base, self._losses(unseen)))
 
-    def _assigned(self, manifest: Manifest) -> Samples:
-        stream = SampleStream(
-            self._dataset, manifest.base_sha256, manifest.round, manifest.signer, self._spec.data.seq_len
-        )
-        wanted = min(self._spec.scoring.assigned_sequences, manifest.sample_count)
-        places = [manifest.sample_start + i * manifest.sample_count // wanted for i in range(wanted)]
-        return np.stack([stream.sample(place) for place in places])
+    def _assigned(self, trial: Trial) -> Samples:
+        total = sum(stream.part.count for stream in trial.streams)
+        wanted = min(self._spec.scoring.assigned_sequences, total)
+        return np.stack([self._sample(trial, i * total // wanted) for i in range(wanted)])
 
-    def _apply(self, base: Weights, base_revision: Revision, trial: Trial) -> None:
+    def _sample(self, trial: Trial, index: int) -> Samples:
+        """The ``index``-th of all samples that the delta was trained on."""
+        for stream in trial.streams:
+            if index < stream.part.count:
+                drawn = SampleStream(
+                    self._dataset,
+                    stream.base_sha256,
+                    stream.part.round,
+                    trial.member.hotkey,
+                    self._spec.data.seq_len,
+                )
+                return drawn.sample(stream.part.start + index)
+            index -= stream.part.count
+        raise IndexError(f"the delta was trained on {index} samples fewer")
+
+    def _apply(self, base: Weights, member: PlanMember, body: bytes) -> None:
         """The base with this delta as the plan merges it: clipped, at full weight."""
-        shard = trial.member.shard
-        values = decode(trial.body, expect=delta_params(self._spec.codec, base_revision), count=len(base[shard]))
-        values *= np.float32(trial.member.scale / trial.member.weight)
-        values += base[shard]
-        self._load_shard(shard, values)
+        params = delta_params(self._spec.codec, member.base_revision)
+        values = decode(body, expect=params, count=len(base[member.shard]))
+        values *= np.float32(member.scale / member.weight)
+        values += base[member.shard]
+        self._load_shard(member.shard, values)
 
     def _load(self, weights: Weights) -> None:
         for shard, vector in weights.items():
@@ -119,17 +150,23 @@ class Evaluator:
 
 def read_trials(
     members: Sequence[PlanMember],
-    manifests: Mapping[tuple[ShardId, str], Manifest],
+    manifests: Mapping[Place, Manifest],
+    hashes: Mapping[Revision, Sha256],
     read: Callable[[PlanMember], bytes],
 ) -> list[Trial]:
-    """The accepted members whose manifest and bytes are at hand; one that is gone is not tried."""
+    """The accepted members whose manifest and bytes are at hand; one that is gone is not tried.
+
+    ``hashes`` are those of the revisions; samples of a stream that nobody knows say nothing.
+    """
     trials = []
     for member in members:
-        manifest = manifests.get((member.shard, str(member.hotkey)))
+        manifest = manifests.get(place_of(member))
         if member.decision != "accepted" or manifest is None:
             continue
+        known = [part for part in manifest.samples if part.base_revision in hashes]
+        streams = tuple(Stream(hashes[part.base_revision], part) for part in known)
         try:
-            trials.append(Trial(member, manifest, read(member)))
+            trials += [Trial(member, streams, read(member))] if streams else []
         except Rejected:
             continue  # deleted or damaged after the merge: `brigade run verify` names it; there is nothing to try
     return trials

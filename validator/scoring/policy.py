@@ -1,4 +1,4 @@
-"""How work becomes reward: credited tokens × quality, averaged over rounds. Pure.
+"""How work becomes reward: credited tokens × quality × timeliness, averaged over rounds. Pure.
 
 Credited are the validated tokens as far as the evidence supports them. Evidence is the drop in loss of a miner's delta,
 in times the middle one of the others: a claim of up to ``FREE`` times what the others brought needs none; four times
@@ -10,8 +10,9 @@ its work: twice as long with twice the drop is paid up to 2.8 times. Executing w
 Invariants, tested at the boundaries: each factor is cut to its range before anything is multiplied, so that two
 negatives never make a reward; a rejected or absent miner earns nothing in the round and its average decays; averages
 belong to (hotkey, registration block), so a recycled uid inherits nothing; an aborted round changes no average, since
-nothing was merged; every figure is told in ``why``. When work was delivered is not weighed: a plan takes
-what came before the submit deadline on the leader's clock, and nothing else is paid.
+nothing was merged; every figure is told in ``why``. Timeliness is what the run spec lets a token count for that was
+trained one revision late: it lowers the pay of whoever sent such tokens, and is no factor for the others. What a plan
+defers earns nothing in that round, and its late price in the next.
 """
 
 from __future__ import annotations
@@ -59,17 +60,33 @@ class Work:
     uid: Uid
     registered_block: int
     decision: str
-    """accepted, rejected or absent."""
+    """accepted, rejected, deferred or absent."""
     code: str = ""
     reason: str = ""
     tokens: int = 0
-    """Validated."""
+    """Validated, of all its accepted deltas."""
+    late_tokens: int = 0
+    """Of those, trained on the revision before the plan's base."""
+    discount: int = 0
+    """Tokens that do not count, since they came late."""
+    deltas: int = 1
+    """Rounds that its accepted deltas were made for: a late one brings its own work beside that of the round."""
     drops: Drops | None = None
     """None when nothing was tried: only accepted deltas are."""
 
     @property
     def seat(self) -> Seat:
         return self.hotkey, self.registered_block
+
+    @property
+    def merged(self) -> int:
+        """Tokens that count."""
+        return max(0, self.tokens - self.discount)
+
+    @property
+    def timeliness(self) -> float | None:
+        """What its tokens count for, as some came late; None when none did."""
+        return self.merged / self.tokens if self.late_tokens > 0 and self.tokens > 0 else None
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ def _evidence_of(work: Work, works: Sequence[Work]) -> float | None:
         return None
     usual = reference_drops([other for other in works if other.decision == "accepted" and other.seat != work.seat])
     own = _mean(work.drops.assigned), _mean(work.drops.unseen)
-    times = [drop / other for drop, other in zip(own, usual, strict=True) if other > 0]
+    times = [work.deltas * drop / other for drop, other in zip(own, usual, strict=True) if other > 0]
     if not times:
         return None
     return max(EVIDENCE_RANGE[0], min(EVIDENCE_RANGE[1], math.fsum(times) / len(times)))
@@ -193,7 +210,7 @@ def _score(
     evidence: float,
 ) -> Score:
     good = quality(work.drops, reference) if work.decision == "accepted" else 0.0
-    earned = credited * good if committed else 0.0
+    earned = credited * good * (1.0 if work.timeliness is None else work.timeliness) if committed else 0.0
     after = average(before, earned, average_rounds) if committed else max(0.0, before)
     assigned = _mean(work.drops.assigned) if work.drops else 0.0
     unseen = _mean(work.drops.unseen) if work.drops else 0.0
@@ -216,12 +233,15 @@ def _explain(
         return "no submission in this round"
     if work.decision == "rejected":
         return f"rejected as {work.code}: {work.reason}"
+    if work.decision == "deferred":
+        return "its upload was not complete at the freeze: the next plan takes it, and its round pays it"
     if not committed:
         return "the round was aborted: nothing was merged"
     cut = "" if credited >= work.tokens else f"{credited:.0f} credited (evidence {evidence:.2f} × the usual) of "
+    late = f" × timeliness {work.timeliness:.3f} ({work.late_tokens} came a revision late)" if work.timeliness else ""
     return (
         f"{cut}{work.tokens} tokens × quality {good:.3f} (loss drops {assigned:+.4f} on its own data, {unseen:+.4f} on "
-        f"unseen data) = {earned:.0f}"
+        f"unseen data){late} = {earned:.0f}"
     )
 
 

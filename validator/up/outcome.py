@@ -11,7 +11,8 @@ from common.store.reader import StoreReader
 from common.units import Hotkey, Uid
 from validator.scoring.reports import read_reports
 from validator.up.bootstrap import ask
-from validator.up.summary import Summary, merged_members, summarise
+from validator.up.merged import merged_members
+from validator.up.summary import Summary, summarise
 
 
 def read_outcome(

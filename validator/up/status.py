@@ -11,12 +11,12 @@ from rich.console import Console
 
 from common.chain.wallets import open_wallet
 from common.errors import OperatorError, SetupError
-from common.units import Hotkey, printable
+from common.units import Hotkey
 from common.wire import Status
 from validator.up.client import fetch_status, status_client
 from validator.up.folder import Folder, load_begun
 from validator.up.plan import SERVED_IP
-from validator.up.table import by_uid, headline, miner_line, status_table
+from validator.up.table import by_uid, headline, miner_line, status_table, waiting_lines
 
 app = typer.Typer(help="How a run is going.", rich_markup_mode=None)
 
@@ -54,8 +54,8 @@ def _show(found: Status, names: dict[Hotkey, str], json_lines: bool) -> None:
         console.print(status_table(found, names))
     else:
         print("\n".join(f"  {miner_line(miner, names)}" for miner in by_uid(found)))
-    if found.waiting_for:
-        print(printable(found.waiting_for))
+    for line in waiting_lines(found):
+        print(line)
 
 
 def _address(folder: Folder) -> str:

@@ -2,21 +2,21 @@
 
 Definitions (goodput, utilisation, survival) are those of the design's section 8: goodput is tokens merged over what
 the machines could have trained at their own median speed in the time they were online; utilisation is time training
-over time online; survival is tokens merged over tokens trained.
+over time online; survival is tokens merged over tokens trained. A token that was merged a revision late counts by its
+weight. What is trained is counted when it is trained, for whichever round it will be.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from common.reports import MemberReport, Report
-from common.runlog.entries import PlanMember, RevisionCommitted, RoundFrozen
-from common.runlog.replay import Step
 from common.runlog.state import RunState
 from common.units import Hotkey, RoundId, Uid, format_bytes
+from validator.up.merged import Merged
 
 SCHEMA = 1
 
@@ -44,6 +44,8 @@ class Summary:
     rounds_aborted: int
     tokens_trained: int
     tokens_merged: int
+    tokens_late: int
+    """Of the tokens that were merged, in full number, those that came a revision late; not in ``summary.json``."""
     goodput: float
     utilisation: float
     survival: float
@@ -62,35 +64,8 @@ class Summary:
 
     def to_json(self) -> str:
         fields = asdict(self)
-        del fields["notes"]
+        del fields["notes"], fields["tokens_late"]
         return json.dumps(fields, indent=2) + "\n"
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What the log says was merged."""
-
-    members: tuple[PlanMember, ...]
-    """Accepted members of committed rounds."""
-    claimed: Mapping[tuple[RoundId, Hotkey], int]
-    """Tokens that each plan's members, accepted or not, said they had trained."""
-
-
-def merged_members(steps: Iterable[Step]) -> Merged:
-    """Collect the plans of a log's history; a plan counts as merged once its round has committed."""
-    members: list[PlanMember] = []
-    claimed: dict[tuple[RoundId, Hotkey], int] = {}
-    plan: RoundFrozen | None = None
-    for step in steps:
-        if step.entry is None or step.void is not None:
-            continue
-        data = step.entry.data
-        if isinstance(data, RoundFrozen):
-            plan = data
-            claimed |= {(data.round, member.hotkey): member.tokens_claimed for member in data.members}
-        elif isinstance(data, RevisionCommitted) and plan is not None:
-            members += [member for member in plan.members if member.decision == "accepted"]
-    return Merged(tuple(members), claimed)
 
 
 def summarise(
@@ -103,7 +78,7 @@ def summarise(
     load_average: float,
 ) -> Summary:
     """All figures of a run. ``reports`` in order of rounds, one a round; ``uids`` are the miners on the subnet now."""
-    trained = _trained(reports, merged.claimed)
+    trained = _trained(reports, merged)
     by_hotkey = _by_hotkey(reports)
     could_tokens = sum(_could(members) for members in by_hotkey.values())
     online_ms = sum(member.online_ms for members in by_hotkey.values() for member in members)
@@ -124,6 +99,7 @@ def summarise(
         rounds_aborted=state.rounds_aborted,
         tokens_trained=total,
         tokens_merged=state.tokens_merged,
+        tokens_late=merged.late,
         **{name: _share(part, whole) for name, (part, whole) in shares.items()},
         delta_bytes=delta_bytes,
         dense_bytes=dense_bytes,
@@ -133,7 +109,7 @@ def summarise(
         load_average=round(load_average, 2),
         notes=(
             *(_above_one(name, part, whole) for name, (part, whole) in shares.items() if part > whole > 0),
-            *_unsettled(state, trained, merged.claimed),
+            *_unsettled(state, trained, merged),
         ),
     )
 
@@ -141,10 +117,11 @@ def summarise(
 def describe(summary: Summary, names: Mapping[Hotkey, str]) -> list[str]:
     """The summary in lines for people."""
     first, last = (_nats(loss) for loss in (summary.val_loss_first, summary.val_loss_last))
+    late = f", {summary.tokens_late:,} of them late" if summary.tokens_late else ""
     lines = [
         f"rounds       {summary.rounds_committed} committed, {summary.rounds_aborted} aborted",
         f"validation   {first} at revision 0 → {last} at the head (nats per token)",
-        f"tokens       {summary.tokens_trained:,} trained, {summary.tokens_merged:,} merged",
+        f"tokens       {summary.tokens_trained:,} trained, {summary.tokens_merged:,} merged{late}",
         f"goodput      {summary.goodput:.1%}, utilisation {summary.utilisation:.1%}, survival {summary.survival:.1%}",
         f"delta        {format_bytes(summary.delta_bytes)} for {format_bytes(summary.dense_bytes)} of dense float32:"
         f" {summary.compression:g}×",
@@ -159,34 +136,29 @@ def describe(summary: Summary, names: Mapping[Hotkey, str]) -> list[str]:
     return lines + [f"note         {note}" for note in summary.notes]
 
 
-def _trained(reports: Sequence[Report], claimed: Mapping[tuple[RoundId, Hotkey], int]) -> dict[Hotkey, int]:
+def _trained(reports: Sequence[Report], merged: Merged) -> dict[Hotkey, int]:
     """Tokens trained by each miner: what reports count, and at least what its signed manifests say.
 
     A report counts what a miner's session grew by since the report before, so a round without one (its validator
     died) is in the next; only rounds behind the last report count by their manifests. And the last report may be a
     heartbeat behind the last manifest.
     """
-    last = max((report.round for report in reports), default=-1)
+    last = max((report.round for report in reports), default=RoundId(-1))
+    signed, reported = merged.claimed(), merged.claimed(within=last)
     totals: dict[Hotkey, int] = {}
-    signed: dict[Hotkey, int] = {}
     for report in reports:
         for member in report.members:
             totals[member.hotkey] = totals.get(member.hotkey, 0) + member.tokens_trained
-    for (round_id, hotkey), tokens in claimed.items():
-        signed[hotkey] = signed.get(hotkey, 0) + tokens
-        totals[hotkey] = totals.get(hotkey, 0) + (tokens if round_id > last else 0)
+    for hotkey, tokens in signed.items():
+        totals[hotkey] = totals.get(hotkey, 0) + tokens - reported.get(hotkey, 0)
     return {hotkey: max(total, signed.get(hotkey, 0)) for hotkey, total in totals.items()}
 
 
-def _unsettled(
-    state: RunState, trained: Mapping[Hotkey, int], claimed: Mapping[tuple[RoundId, Hotkey], int]
-) -> list[str]:
+def _unsettled(state: RunState, trained: Mapping[Hotkey, int], merged: Merged) -> list[str]:
     """What a round that was still open had of the tokens trained: those of its plan, and those of no plan."""
     if state.open_round is None:
         return []
-    settled: dict[Hotkey, int] = {}
-    for (round_id, hotkey), tokens in claimed.items():
-        settled[hotkey] = settled.get(hotkey, 0) + (tokens if round_id < state.open_round.round else 0)
+    settled = merged.claimed(within=RoundId(state.open_round.round - 1))
     tokens = sum(max(0, total - settled.get(hotkey, 0)) for hotkey, total in trained.items())
     return [f"up to {tokens:,} tokens trained are of the open round and not merged yet"] if tokens else []
 
@@ -218,7 +190,7 @@ def _miner(
         hotkey=hotkey,
         uid=uid,
         tokens_trained=trained.get(hotkey, 0),
-        tokens_merged=sum(member.tokens for member in merged.members if member.hotkey == hotkey),
+        tokens_merged=merged.counted.get(hotkey, 0),
         score=round(own[-1].score, 6) if own else 0.0,
     )
 

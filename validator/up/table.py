@@ -62,16 +62,24 @@ def choose_display(json_lines: bool, names: Names, clock: Clock, out: TextIO | N
 
 def headline(status: Status) -> str:
     """The run's state in one line."""
-    parts = [f"revision {status.head_revision}"]
+    parts = ["PAUSED"] if status.paused else []
+    parts.append(f"revision {status.head_revision}")
     if status.round is not None:
         view = status.round
         parts.append(f"round {view.round} {view.phase}")
         parts.append(f"{view.tokens:,}/{view.target_tokens:,} tokens")
+        if view.phase in ("open", "closing"):
+            parts.append(f"freezes in {format_duration(view.freeze_in_s)}")
     parts.append(f"{status.rounds_committed} committed, {status.rounds_aborted} aborted")
     if status.heldout_loss_head is not None:
         first = f"{status.heldout_loss_first:.3f} → " if status.heldout_loss_first is not None else ""
         parts.append(f"validation loss {first}{status.heldout_loss_head:.3f}")
     return ", ".join(parts)
+
+
+def waiting_lines(status: Status) -> list[str]:
+    """What the run waits for; while it is paused that is its owner, and this tells why and what to type."""
+    return [printable(text) for text in (status.waiting_for, status.paused) if text]
 
 
 def upload_cell(miner: MinerStatus) -> str:
@@ -148,8 +156,8 @@ class LiveTable:
         self._live.console.print(Text(text))
 
     def status(self, status: Status) -> None:
-        waiting = Text(printable(status.waiting_for), style="dim")
-        self._live.update(Group(Text(headline(status)), status_table(status, self._names), waiting), refresh=True)
+        told = Text("\n".join(waiting_lines(status)), style="bold red" if status.paused else "dim")
+        self._live.update(Group(Text(headline(status)), status_table(status, self._names), told), refresh=True)
 
     def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self.close()
@@ -172,8 +180,8 @@ class PlainLines:
 
     def status(self, status: Status) -> None:
         if self._due(status):
-            waiting = [f"  {printable(status.waiting_for)}"] if status.waiting_for else []
-            self._write([headline(status), *(f"  {miner_line(m, self._names)}" for m in by_uid(status)), *waiting])
+            miners = [f"  {miner_line(miner, self._names)}" for miner in by_uid(status)]
+            self._write([headline(status), *miners, *(f"  {line}" for line in waiting_lines(status))])
 
     def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self._write([*describe(summary, self._names), *then])
@@ -239,6 +247,7 @@ class _Due:
         view = status.round
         key: tuple[object, ...] = (
             status.head_revision,
+            status.paused,
             (view.round, view.phase) if view else None,
             status.reported_round,
             status.weights_round,

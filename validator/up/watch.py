@@ -48,6 +48,7 @@ class Watcher:
         self._last_round: RoundId | None = None
         self._loads: list[float] = [os.getloadavg()[0]]
         self._waiting_for = ""
+        self._paused = False
         self._told: progress.Mark | None = None
         """The mark whose stall was said."""
 
@@ -79,7 +80,7 @@ class Watcher:
         self._loads.append(os.getloadavg()[0])
         self._display.status(status)
         self._head = Revision(status.head_revision)
-        self._waiting_for = status.waiting_for
+        self._waiting_for, self._paused = status.waiting_for, bool(status.paused)
         self._mark = progress.observe(self._mark, status, now_s)
         until = self._ready.until
         if until is not None and status.head_revision >= until:
@@ -97,6 +98,8 @@ class Watcher:
                     f"all rounds are committed, but {self._pay_within_s:.0f} s later the last scores are not in the "
                     "weights on chain"
                 )
+        elif self._paused:
+            return  # a person has to look, and needs the run's storage for it
         elif why := progress.stalled(self._mark, now_s, self._ready.spec.round):
             self._stalled(self._mark, why + (f"; {self._waiting_for}" if self._waiting_for else ""))
 
