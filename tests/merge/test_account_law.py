@@ -131,6 +131,22 @@ class Miner(RuleBasedStateMachine):
         self.account = settled.account
         self.rounded(self.account.residual)
 
+    @rule(
+        seeds=st.lists(st.integers(1, 1 << 16), min_size=1, max_size=3),
+        own=st.sampled_from(OWN[1:]),
+        which=st.integers(0, 3),
+        late=st.sampled_from(LATE),
+        terms=st.sampled_from(TERMS),
+        cap_norm=st.sampled_from([0.0, 1e9]),
+    )
+    def usual_round(self, seeds: list[int], own: str, which: int, late: str, terms: Merged, cap_norm: float) -> None:
+        """Train and drip, train on while the round closes, commit: what single rules too seldom add up to."""
+        for seed in seeds:
+            self.train(seed)
+            self.submit(cap_norm)
+        self.train(seeds[0] + 1)
+        self.commit(own, which, late, terms)
+
     @rule()
     def abort(self) -> None:
         """The base stays and so does all else: a later plan may still adopt what the aborted round got."""
