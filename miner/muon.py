@@ -38,7 +38,7 @@ class FlatMuon:
         hidden = [slot for slot in layout.slots if is_hidden_matrix(slot)]
         self._inner = inner
         self._rest = FlatAdamW(inner, layout, weights, grads, [s for s in layout.slots if not is_hidden_matrix(s)])
-        self._batches = [_batch(slots, weights, grads, self._rest.first) for slots in _by_size(hidden)]
+        self._batches = [_batch(slots, weights, grads, self._rest.first) for slots in _by_shape(hidden)]
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
@@ -62,22 +62,57 @@ def is_hidden_matrix(slot: TensorSlot) -> bool:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Near the orthogonal factor of each of ``[batch, rows, columns]``, rows ≤ columns; zero for a zero matrix.
+    """Near the orthogonal factor of each of ``[batch, rows, columns]``; zero for a zero matrix.
 
-    bfloat16 on a GPU, as published; float32 on a CPU, which has no use for less.
+    On a GPU as published, in bfloat16. A CPU has no use for so little precision, but for fewer multiplications.
     """
-    first, third, fifth = QUINTIC
-    x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + _TINY)
+    if matrices.device.type == "cuda":
+        return by_iterates(_unit(matrices.bfloat16())).to(matrices.dtype)
+    return by_gram(_unit(matrices))
+
+
+def by_iterates(x: Tensor) -> Tensor:
+    """``x ← a·x + b·(x·xᵀ)·x + c·(x·xᵀ)²·x``, five times, for x of norm one; the smaller side is multiplied out."""
     for _ in range(ITERATIONS):
-        square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=third, alpha=fifth), x, beta=first)
-    return x.to(matrices.dtype)
+        x = x @ _factor(x.mT @ x) if _is_tall(x) else _factor(x @ x.mT) @ x
+    return x
+
+
+def by_gram(x: Tensor) -> Tensor:
+    """The same in exact arithmetic: each factor is a polynomial of ``x·xᵀ``, so they commute and x is needed twice.
+
+    Squaring first costs half the digits of the small singular values: float32 has enough of them, bfloat16 has not.
+    """
+    tall = _is_tall(x)
+    square = x.mT @ x if tall else x @ x.mT
+    total = factor = _factor(square)
+    for _ in range(ITERATIONS - 1):
+        square = factor @ square @ factor
+        factor = _factor(square)
+        total = factor @ total
+    return x @ total if tall else total @ x
+
+
+def _factor(square: Tensor) -> Tensor:
+    """``a·1 + b·square + c·square²``."""
+    first, third, fifth = QUINTIC
+    factor = torch.baddbmm(square, square, square, beta=third, alpha=fifth)
+    factor.diagonal(dim1=-2, dim2=-1).add_(first)
+    return factor
+
+
+def _unit(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.matrix_norm(x, keepdim=True)
+    return x / (norms + _TINY)
+
+
+def _is_tall(x: Tensor) -> bool:
+    return x.shape[1] > x.shape[2]
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Views of matrices that are alike once the tall ones lie on their side."""
+    """Views of the matrices of one shape."""
 
     weights: list[Tensor]
     grads: list[Tensor]
@@ -92,18 +127,13 @@ class _Batch:
         torch._foreach_add_(self.weights, list(orthogonal(ahead)), alpha=-rate * size)
 
 
-def _by_size(slots: Sequence[TensorSlot]) -> list[list[TensorSlot]]:
-    def size(slot: TensorSlot) -> tuple[int, ...]:
-        return tuple(sorted(slot.shape))
+def _by_shape(slots: Sequence[TensorSlot]) -> list[list[TensorSlot]]:
+    def shape(slot: TensorSlot) -> tuple[int, ...]:
+        return slot.shape
 
-    return [list(group) for _, group in groupby(sorted(slots, key=size), key=size)]
+    return [list(group) for _, group in groupby(sorted(slots, key=shape), key=shape)]
 
 
 def _batch(slots: Sequence[TensorSlot], *vectors: Tensor) -> _Batch:
-    weights, grads, momenta = ([_lying(vector, slot) for slot in slots] for vector in vectors)
+    weights, grads, momenta = ([vector[s.start : s.end].view(s.shape) for s in slots] for vector in vectors)
     return _Batch(weights, grads, momenta)
-
-
-def _lying(vector: Tensor, slot: TensorSlot) -> Tensor:
-    view = vector[slot.start : slot.end].view(slot.shape)
-    return view if slot.shape[0] <= slot.shape[1] else view.T

@@ -14,7 +14,7 @@ from common.model.layout import Layout, TensorSlot, layout_of
 from common.model.shards import plan_shards
 from common.spec import InnerSpec
 from miner.adamw import FlatAdamW
-from miner.muon import USUAL_RMS, FlatMuon, is_hidden_matrix, orthogonal
+from miner.muon import USUAL_RMS, FlatMuon, by_gram, by_iterates, is_hidden_matrix, orthogonal
 from miner.optimizer import make_optimizer
 from miner.trainer import Trainer
 from tests.support.specs import tiny_spec
@@ -46,6 +46,18 @@ def matrix(vector: Tensor, slot: TensorSlot) -> Tensor:
 def test_singular_values_are_brought_near_one() -> None:
     values = torch.linalg.svdvals(orthogonal(torch.randn(3, 12, 40, generator=torch.Generator().manual_seed(0))))
     assert 0.6 < values.min() < values.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(3, 12, 40), (2, 40, 12), (1, 16, 16)])
+def test_both_ways_to_multiply_give_the_same(shape: tuple[int, ...]) -> None:
+    some = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    left, _, right = torch.linalg.svd(some, full_matrices=False)
+    narrow = left @ torch.logspace(0, -5, min(shape[1:])).diag() @ right
+    for matrices in (some, narrow):
+        unit = matrices / torch.linalg.matrix_norm(matrices, keepdim=True)
+        expected = by_iterates(unit.double())
+        assert torch.allclose(by_iterates(unit).double(), expected, atol=1e-4)
+        assert torch.allclose(by_gram(unit).double(), expected, atol=1e-3)
 
 
 def test_the_scale_of_a_gradient_does_not_matter() -> None:
