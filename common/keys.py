@@ -56,6 +56,15 @@ def snapshot_key(run: str, revision: Revision, shard: ShardId, sha256: Sha256) -
     return f"runs/{run}/revisions/{revision}/{shard}/{sha256}.safetensors"
 
 
+def commands_prefix(run: str) -> str:
+    return f"runs/{run}/commands/"
+
+
+def command_key(run: str, sha256: Sha256) -> str:
+    """``sha256`` is that of the object's bytes."""
+    return f"{commands_prefix(run)}{sha256}.json"
+
+
 def reports_prefix(run: str, validator: Hotkey) -> str:
     return f"runs/{run}/reports/{validator}/"
 
@@ -78,7 +87,7 @@ class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""
 
     kind: str
-    """spec, lease, log, delta, manifest, update, snapshot or report."""
+    """spec, lease, log, command, delta, manifest, update, snapshot or report."""
     sha256: Sha256 | None = None
     """Hash in the name: of the bytes, or for a manifest of its delta's."""
     seq: int | None = None
@@ -95,6 +104,7 @@ _PATTERNS = {
     "spec": r"spec\.json",
     "lease": r"lease\.json",
     "log": rf"log/(?P<seq>[0-9]{{{LOG_DIGITS}}})\.json",
+    "command": rf"commands/{_HASH}\.json",
     "update": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/updates/{_HASH}\.update",
     "delta": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/{_HOTKEY}/{_HASH}\.delta",
     "manifest": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/{_HOTKEY}/{_HASH}\.json",

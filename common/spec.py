@@ -135,7 +135,7 @@ class InnerSpec(_Rounded):
         _require(self.weight_decay >= 0 and 0 <= self.min_lr_ratio <= 1, "weight_decay ≥ 0, min_lr_ratio in [0, 1]")
         _require(0 <= self.warmup_steps < self.decay_steps, "warmup_steps must be below decay_steps")
         _require(1 <= self.batch_size <= MAX_BATCH, f"batch_size must be between 1 and {MAX_BATCH}")
-        _require(1 <= len(self.steps_schedule) <= MAX_SCHEDULE, f"steps_schedule has 1 to {MAX_SCHEDULE} entries")
+        _require(1 <= len(self.steps_schedule) <= MAX_SCHEDULE, f"steps_schedule must have 1 to {MAX_SCHEDULE} entries")
         good = all(1 <= steps <= MAX_STEPS for steps in self.steps_schedule)
         _require(good, f"the steps of a round must be between 1 and {MAX_STEPS}")
 
@@ -177,7 +177,7 @@ class CodecSpec(_Rounded):
 
     def check(self) -> None:
         good = 1 <= len(self.density_schedule) <= MAX_SCHEDULE
-        _require(good, f"density_schedule has 1 to {MAX_SCHEDULE} entries")
+        _require(good, f"density_schedule must have 1 to {MAX_SCHEDULE} entries")
         _require(all(1 <= k <= 4096 for k in self.density_schedule), "a density lies between 1 and 4096")
         _require(self.kind == "topk" or self.density_schedule == (4096,), "bf16 is dense: its schedule is (4096,)")
         _require(self.kind == "topk" or self.magnitude_bits == 16, "bf16 has values of 16 bits: magnitude_bits is 16")

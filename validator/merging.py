@@ -45,7 +45,7 @@ def merge_plan(state: RunState, plan: RoundFrozen, base: Memories, reader: Objec
             spec,
             memory.shard,
             plan,
-            lambda member: read_delta(reader, spec.run, plan.round, member),
+            lambda member: read_delta(reader, spec.run, member),
             memory.weights,
             memory.outer,
         )
@@ -80,7 +80,7 @@ def store_revision(store: ObjectStore, state: RunState, plan: RoundFrozen, resul
         _store_shard(store, spec, plan, revision, ShardId(shard), result, with_snapshot)
         for shard, result in enumerate(results)
     )
-    commit = RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(plan), shards)
+    commit = RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(spec, plan), shards)
     return Merged(commit, memories_of(results))
 
 

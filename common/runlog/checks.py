@@ -12,7 +12,8 @@ from common.errors import Rejected
 from common.keys import KeyParts, delta_key
 from common.records import Manifest, StoredSubmission, decode_submission
 from common.reports import Report, decode_report
-from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.commands import decode_command
+from common.runlog.entries import PlanMember
 from common.runlog.lease import decode_lease
 from common.runlog.replay import Step
 from common.runlog.state import RunState
@@ -53,6 +54,13 @@ def check_lease(state: RunState, body: bytes) -> None:
     leader = state.leader_of(lease.term)
     if leader is not None and leader != lease.signer:
         raise Rejected("wrong_leader", f"it is held for term {lease.term}, which {leader} leads")
+
+
+def check_command(state: RunState, paused_seq: int, body: bytes) -> None:
+    """The owner's order to end the pause in slot ``paused_seq``."""
+    command = decode_command(body, state.spec)
+    if (command.action, command.seq) != ("resume", paused_seq):
+        raise Rejected("wrong_command", f"it does not order to resume after the pause in slot {paused_seq}")
 
 
 def check_report(state: RunState, parts: KeyParts, body: bytes) -> Report:
@@ -98,19 +106,18 @@ def check_manifest(state: RunState, key: str, parts: KeyParts, body: bytes) -> S
     return stored
 
 
-def check_member(state: RunState, plan: RoundFrozen, member: PlanMember, stored: StoredSubmission) -> None:
-    """A plan's member is the submission that was receipted, and was trained on the plan's base."""
-    round_id = plan.round
+def check_member(state: RunState, member: PlanMember, stored: StoredSubmission) -> None:
+    """A plan's member is the submission that was receipted, and was trained on what the plan says."""
     manifest = stored.manifest
     facts = (manifest.round, manifest.shard, manifest.signer, manifest.delta, manifest.tokens)
-    if facts != (round_id, member.shard, member.hotkey, member.delta, member.tokens_claimed):
+    if facts != (member.round, member.shard, member.hotkey, member.delta, member.tokens_claimed):
         raise Rejected("wrong_member", "the plan says something else of this submission than its manifest")
     if stored.manifest_record.sha256 != member.manifest_sha256:
         raise Rejected("wrong_member", "the plan names another manifest of this delta")
-    base = state.revisions[plan.base_revision]
+    base = state.revisions[member.base_revision]
     if member.decision == "accepted" and (manifest.base_revision, manifest.base_sha256) != (base.revision, base.sha256):
-        raise Rejected("wrong_base", f"the plan merges it into revision {base.revision}, which it was not trained on")
-    assert manifest.key == delta_key(state.run, round_id, member.shard, member.hotkey, member.delta.sha256)
+        raise Rejected("wrong_base", f"the plan has it as trained on revision {base.revision}, its manifest not")
+    assert manifest.key == delta_key(state.run, member.round, member.shard, member.hotkey, member.delta.sha256)
 
 
 def check_partitions(state: RunState, manifest: Manifest, delta: bytes, count: int) -> None:

@@ -146,9 +146,7 @@ class Resumed:
     """Names the object under ``commands/``."""
 
 
-EntryData = (
-    Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted | Paused | Resumed
-)
+EntryData = Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted | Paused | Resumed
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,

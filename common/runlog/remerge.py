@@ -19,7 +19,7 @@ from common.runlog.materialise import nearest_snapshot
 from common.runlog.recompute import merge_round
 from common.runlog.state import RevisionNode, RunState
 from common.store.port import ObjectReader
-from common.units import Revision, RoundId, ShardId
+from common.units import Revision, ShardId
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ def read_plan(reader: ObjectReader, state: RunState, node: RevisionNode) -> Roun
     return plan
 
 
-def read_delta(reader: ObjectReader, run: str, round_id: RoundId, member: PlanMember) -> bytes:
+def read_delta(reader: ObjectReader, run: str, member: PlanMember) -> bytes:
     """The bytes of a plan member's delta, proved by hash and size. Raises as ``ObjectReader.fetch``."""
-    key = keys.delta_key(run, round_id, member.shard, member.hotkey, member.delta.sha256)
+    key = keys.delta_key(run, member.round, member.shard, member.hotkey, member.delta.sha256)
     size = member.delta.size_bytes
     return reader.fetch(key, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
 
@@ -60,7 +60,7 @@ def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: Sha
         state.spec,
         base.shard,
         plan,
-        lambda member: read_delta(reader, state.run, plan.round, member),
+        lambda member: read_delta(reader, state.run, member),
         base.weights,
         base.outer,
     )

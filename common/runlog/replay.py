@@ -29,7 +29,7 @@ from common.runlog.entries import (
     decode_entry,
 )
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
-from common.runlog.state import Leadership, OpenRound, RevisionNode, RunState, Void
+from common.runlog.state import Leadership, OpenRound, Pause, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
 from common.units import Revision, RoundId, sha256_hex
 
@@ -125,7 +125,7 @@ def _effect(state: RunState, entry: Entry) -> RunState:
     if isinstance(data, RevisionCommitted):
         return _commit(state, entry.seq, data)
     if isinstance(data, Paused):
-        return replace(state, paused=data)
+        return replace(state, paused=Pause(entry.seq, data.code, data.evidence))
     if isinstance(data, Resumed):
         return replace(state, paused=None, failures=())
     assert isinstance(data, RoundAborted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from common.runlog.entries import Paused, PlanMember, RoundFrozen, ShardState, revision_hash
+from common.runlog.entries import PlanMember, RoundFrozen, ShardState, revision_hash
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256
 
@@ -65,6 +65,15 @@ class Leadership:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Why the run stands still, and the slot that says so."""
+
+    seq: int
+    code: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Void:
     """A slot that counts for nothing."""
 
@@ -102,7 +111,7 @@ class RunState:
     """Hotkey and registration block of everybody whose work is in some revision."""
     failures: tuple[str, ...] = ()
     """Codes of the rounds that were aborted for their content since the last commit or resumption, oldest first."""
-    paused: Paused | None = None
+    paused: Pause | None = None
     """Why no round may be opened; None while rounds may."""
 
     @property

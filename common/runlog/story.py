@@ -14,7 +14,8 @@ from common.runlog.entries import (
     EntryData,
     Genesis,
     LeaderChanged,
-    PlanMember,
+    Paused,
+    Resumed,
     RevisionCommitted,
     RoundAborted,
     RoundFrozen,
@@ -97,9 +98,15 @@ def _what(data: EntryData) -> str:
     if isinstance(data, RoundOpened):
         return f"round {data.round} opens on revision {data.base_revision}"
     if isinstance(data, RoundFrozen):
-        return f"round {data.round} takes {_decisions(data.members)}"
+        again = f" in attempt {data.attempt + 1}" if data.attempt else ""
+        damped = f", damped to {data.damping:.2f}" if data.damping < 1 else ""
+        return f"round {data.round} takes{again} {_decisions(data)}{damped}"
     if isinstance(data, RevisionCommitted):
         return f"round {data.round} makes revision {data.revision}"
+    if isinstance(data, Paused):
+        return f"the run is paused until its owner resumes it ({data.code})"
+    if isinstance(data, Resumed):
+        return f"the run goes on, as its owner orders ({data.command_sha256[:8]}…)"
     assert isinstance(data, RoundAborted)
     return f"round {data.round} ends without a revision ({data.code})"
 
@@ -107,28 +114,38 @@ def _what(data: EntryData) -> str:
 def _with_reason(what: str, entry: Entry) -> str:
     """The writer's reason behind what happened, without what that says already."""
     reason = printable(entry.reason)
-    if not isinstance(entry.data, Genesis | LeaderChanged):
+    if not isinstance(entry.data, Genesis | LeaderChanged | Paused | Resumed):
         reason = reason.removeprefix(f"round {entry.data.round} ").removeprefix("aborted: ")
-    return f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what
+    told = f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what
+    if isinstance(entry.data, RoundAborted | Paused) and entry.data.evidence:
+        told += f" [{'; '.join(printable(fact) for fact in entry.data.evidence)}]"
+    return told
 
 
-def _decisions(members: tuple[PlanMember, ...]) -> str:
-    accepted = sum(member.decision == "accepted" for member in members)
-    refused = [f"{short(m.hotkey)} {m.code}" for m in members if m.decision == "rejected"]
-    return f"{accepted} of {len(members)} deltas" + (f", without {', '.join(refused)}" if refused else "")
+def _decisions(plan: RoundFrozen) -> str:
+    accepted = [member for member in plan.members if member.decision == "accepted"]
+    told = f"{len(accepted)} of {len(plan.members)} deltas"
+    late = [short(m.hotkey) for m in accepted if m.base_revision != plan.base_revision]
+    adopted = [short(m.hotkey) for m in accepted if m.base_revision == plan.base_revision and m.round != plan.round]
+    waiting = [short(m.hotkey) for m in plan.members if m.decision == "deferred"]
+    refused = [f"{short(m.hotkey)} {m.code}" for m in plan.members if m.decision == "rejected"]
+    told += f", late from {', '.join(late)}" if late else ""
+    told += f", of an aborted round from {', '.join(adopted)}" if adopted else ""
+    told += f", waits for {', '.join(waiting)}" if waiting else ""
+    return told + (f", without {', '.join(refused)}" if refused else "")
 
 
 def _cost(entry: Entry, before: RunState | None) -> str:
-    data = entry.data
-    if isinstance(data, RoundFrozen):
+    data, spec = entry.data, before.spec if before else None
+    if isinstance(data, RoundFrozen) and spec is not None:
         size = sum(member.delta.size_bytes for member in data.members)
-        parts = [f"{plan_tokens(data):,} tokens", f"{format_bytes(size)} up"]
+        parts = [f"{plan_tokens(spec, data):,} tokens", f"{format_bytes(size)} up"]
     elif isinstance(data, RevisionCommitted):
         size = sum(shard.update.size_bytes for shard in data.shards if shard.update)
         parts = [f"{data.tokens_merged:,} tokens merged", f"{format_bytes(size)} down"]
     elif isinstance(data, RoundAborted):
         plan = before.open_round.plan if before and before.open_round else None
-        parts = [f"{plan_tokens(plan):,} tokens not merged"] if plan else []
+        parts = [f"{plan_tokens(spec, plan):,} tokens not merged"] if plan and spec else []
     else:
         return ""
     opened = before.open_round if before else None

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 
 from common import keys
 from common.keys import KeyParts
-from common.runlog.entries import RevisionCommitted, RoundAborted, RoundFrozen
+from common.runlog.entries import Paused, Resumed, RevisionCommitted, RoundAborted, RoundFrozen
 from common.runlog.proving import VerifyError
 from common.runlog.replay import Step
+from common.runlog.rules import counted_tokens
 from common.runlog.state import RunState
-from common.units import Hotkey, Revision, RoundId
+from common.spec import RunSpec
+from common.units import Hotkey, Revision, RoundId, Sha256
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,28 @@ class Ended:
     number: Revision
     """The revision that it made, or would have made."""
     plan: RoundFrozen | None
+    spec: RunSpec
 
     @property
     def tokens(self) -> Mapping[Hotkey, int]:
-        """Tokens that the plan accepted, by miner."""
+        """Tokens that the plan accepted, by miner; a late one counts for its weight."""
         found: dict[Hotkey, int] = {}
-        for member in self.plan.members if self.plan else ():
+        if self.plan is None:
+            return found
+        for member in self.plan.members:
             if member.decision == "accepted":
-                found[member.hotkey] = found.get(member.hotkey, 0) + member.tokens
+                counted = counted_tokens(self.spec, self.plan.base_revision, member)
+                found[member.hotkey] = found.get(member.hotkey, 0) + counted
         return found
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The end of a pause."""
+
+    paused_seq: int
+    """Slot of the pause."""
+    command_sha256: Sha256
 
 
 @dataclass
@@ -45,7 +60,10 @@ class Told:
     """Plans and ends of rounds, gathered slot by slot."""
 
     plans: dict[RoundId, RoundFrozen] = field(default_factory=dict)
+    """The last attempt of each; those before it name the same submissions."""
+    resumptions: list[Resumption] = field(default_factory=list)
     ended: dict[RoundId, Ended] = field(default_factory=dict)
+    _paused_seq: int = -1
 
     def note(self, step: Step) -> None:
         """Take down what one slot of the log said."""
@@ -55,9 +73,15 @@ class Told:
         if isinstance(data, RoundFrozen):
             self.plans[data.round] = data
         elif isinstance(data, RevisionCommitted):
-            self.ended[data.round] = Ended(True, state.head, data.revision, self.plans.get(data.round))
+            plan = self.plans.get(data.round)
+            self.ended[data.round] = Ended(True, state.head, data.revision, plan, state.spec)
         elif isinstance(data, RoundAborted):
-            self.ended[data.round] = Ended(False, state.head, state.next_revision, self.plans.get(data.round))
+            plan = self.plans.get(data.round)
+            self.ended[data.round] = Ended(False, state.head, state.next_revision, plan, state.spec)
+        elif isinstance(data, Paused):
+            self._paused_seq = step.entry.seq
+        elif isinstance(data, Resumed):
+            self.resumptions.append(Resumption(self._paused_seq, data.command_sha256))
 
     def aborted_plans(self) -> list[Ended]:
         """Rounds that may have left an update or a snapshot behind."""

@@ -24,7 +24,8 @@ from common.model.layout import run_layouts
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission
 from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
-from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.commands import MAX_COMMAND_BYTES, decode_command
+from common.runlog.entries import PlanMember
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.materialise import load_snapshot
 from common.runlog.proving import ProvingReader, VerifyError
@@ -55,7 +56,7 @@ class VerifyReport:
     merges: int
     """Shard merges that were computed again."""
     absent: tuple[str, ...]
-    """Deltas that a plan rejected and that never came."""
+    """Deltas that a plan rejected or deferred and that never came."""
     unreferenced: tuple[str, ...]
     """Objects that nothing in the log refers to; their hashes or signatures are right."""
     suspicious: Mapping[str, str]
@@ -99,6 +100,7 @@ def verify_run(
     state = _verify_log(work, spec)
     _verify_merges(work, state)
     _verify_plans(work, state)
+    _verify_commands(work, state)
     _verify_rest(work, state)
     kinds = (parts.kind for key in work.reader.proved if (parts := keys.parse_key(run, key)))
     return VerifyReport(
@@ -194,31 +196,40 @@ def _verify_node(
 
 
 def _verify_plans(work: _Work, state: RunState) -> None:
-    """Every submission that a plan names: the accepted must be there, of the rejected what has come."""
+    """Every submission that a plan names: the accepted must be there, of the others what has come."""
     for plan in work.told.plans.values():
         for member in plan.members:
-            _verify_member(work, state, plan, member)
+            _verify_member(work, state, member)
     members = sum(len(plan.members) for plan in work.told.plans.values())
     work.say(f"plans: {len(work.told.plans)} with {members} submissions, each with its manifest and receipt")
 
 
-def _verify_member(work: _Work, state: RunState, plan: RoundFrozen, member: PlanMember) -> None:
-    place = (work.run, plan.round, member.shard, member.hotkey, member.delta.sha256)
+def _verify_member(work: _Work, state: RunState, member: PlanMember) -> None:
+    place = (work.run, member.round, member.shard, member.hotkey, member.delta.sha256)
     delta, key = keys.delta_key(*place), keys.manifest_key(*place)
     body = work.reader.find(key, MAX_MANIFEST_BYTES)
-    if body is None and member.decision == "rejected":
+    if body is None and member.decision != "accepted":
         work.absent.append(delta)
         return
     if body is None:
         raise VerifyError(key, "it is missing, but a plan accepted its delta")
     with _naming(key):
         stored = _prove_manifest(work, state, key, body)
-        checks.check_member(state, plan, member, stored)
+        checks.check_member(state, member, stored)
     if member.decision == "accepted":
         size = member.delta.size_bytes
         data = work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
         with _naming(key):
             checks.check_partitions(state, stored.manifest, data, work.counts[member.shard])
+
+
+def _verify_commands(work: _Work, state: RunState) -> None:
+    """Every resumption was ordered by the owner, for the very pause that it ended."""
+    for resumption in work.told.resumptions:
+        key = keys.command_key(work.run, resumption.command_sha256)
+        body = work.reader.fetch(key, max_bytes=MAX_COMMAND_BYTES, sha256=resumption.command_sha256)
+        with _naming(key):
+            checks.check_command(state, resumption.paused_seq, body)
 
 
 def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> StoredSubmission:
@@ -239,7 +250,7 @@ def _verify_rest(work: _Work, state: RunState) -> None:
         for plan in work.told.plans.values()
         for member in plan.members
         for make in (keys.delta_key, keys.manifest_key)
-        for key in (make(work.run, plan.round, member.shard, member.hotkey, member.delta.sha256),)
+        for key in (make(work.run, member.round, member.shard, member.hotkey, member.delta.sha256),)
     }
     for info in work.listing:
         parts = keys.parse_key(work.run, info.key)
@@ -267,6 +278,9 @@ def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyPar
     body = work.reader.fetch(info.key, max_bytes=MAX_SMALL_BYTES)
     if parts.kind == "manifest":
         _prove_manifest(work, state, info.key, body)
+    elif parts.kind == "command":
+        checks.check_name(parts, body)
+        decode_command(body, state.spec)
     elif parts.kind == "report":
         report = checks.check_report(state, parts, body)
         check_tail(state, work.told, info.key, parts)

@@ -16,6 +16,7 @@ from common.records import (
     Manifest,
     ObjectRef,
     Receipt,
+    SampleRange,
     StoredSubmission,
     decode_submission,
     open_manifest,
@@ -46,8 +47,8 @@ def manifest(**changes):
         delta=ObjectRef(DELTA, 100),
         tokens=10,
         steps=1,
-        sample_start=0,
-        sample_count=8,
+        final=True,
+        samples=(SampleRange(2, 1, 5, 3), SampleRange(3, 2, 0, 5)),
         trace_root=BASE,
         partitions=(DELTA,),
     )
@@ -99,6 +100,16 @@ def test_a_manifest_cannot_name_somebody_elses_key():
     with pytest.raises(Rejected) as caught:
         open_manifest(sign_manifest(manifest(key=foreign), MINER).to_json(), "demo")
     assert caught.value.code == "wrong_key"
+
+
+def test_a_manifest_names_samples_of_streams_that_were_there():
+    assert manifest().sample_count == 8
+    later_round, later_base = (SampleRange(4, 2, 0, 1),), (SampleRange(3, 3, 0, 1),)
+    for samples in (later_round, later_base, (SampleRange(3, 2, 0, 1),) * 65):
+        with pytest.raises(ValueError, match="sample"):
+            manifest(samples=samples)
+    with pytest.raises(ValueError, match="at least one sample"):
+        SampleRange(3, 2, 0, 0)
 
 
 def test_a_receipt_belongs_to_its_manifest():

@@ -11,6 +11,7 @@ from common import canonical
 from common.errors import Rejected
 from common.spec import decode_spec, encode_spec, spec_hash
 from common.typed import to_json
+from common.units import Revision
 from tests.support.specs import tiny_spec
 
 
@@ -18,6 +19,16 @@ def test_a_spec_comes_back_as_it_was() -> None:
     spec = tiny_spec()
     assert decode_spec(encode_spec(spec)) == spec
     assert spec_hash(decode_spec(encode_spec(spec))) == spec_hash(spec)
+
+
+def test_young_rounds_are_short_and_close_at_fewer_tokens() -> None:
+    spec = tiny_spec()
+    spec = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, steps_schedule=(1, 2, 8)))
+    assert [spec.inner.steps_of(Revision(r)) for r in range(5)] == [1, 2, 8, 8, 8]
+    assert [spec.inner.first_step(Revision(r)) for r in range(5)] == [0, 1, 3, 11, 19]
+    full = spec.round.target_tokens
+    assert [spec.target_tokens(Revision(r)) for r in range(4)] == [full // 8, full // 4, full, full]
+    assert spec.quorum_tokens(Revision(0)) == spec.round.quorum_tokens // 8
 
 
 IMPOSSIBLE: list[tuple[str, str, Any]] = [
@@ -46,7 +57,17 @@ IMPOSSIBLE: list[tuple[str, str, Any]] = [
     ("model", "num_layers", 100_000),
     ("model", "rope_theta", 0.0),
     ("model", "norm_eps", 0.0),
-    ("inner", "nominal_steps", 1 << 40),
+    ("round", "drip_s", -1.0),
+    ("round", "late_weight", 0.0),
+    ("round", "late_weight", 1.5),
+    ("gates", "newcomer_share", 0.0),
+    ("gates", "damping_at", 0.0),
+    ("gates", "damping_at", 1.5),
+    ("inner", "steps_schedule", ()),
+    ("inner", "steps_schedule", (0,)),
+    ("inner", "steps_schedule", (1 << 40,)),
+    ("inner", "steps_schedule", (1,) * 5000),
+    ("codec", "density_schedule", (64,) * 5000),
     ("inner", "batch_size", 1 << 40),
     ("inner", "batch_size", 0),
     ("inner", "beta2", 1.0),

@@ -130,12 +130,17 @@ def slot(
     return encode_entry(draft, signer)
 
 
-def member(spec: RunSpec, signer: Signer, shard: int = 0, tokens: int = 100, code: str = "") -> PlanMember:
-    """A plan's member; with ``code`` a rejected one."""
+def member(
+    state: RunState, signer: Signer, shard: int = 0, tokens: int = 100, code: str = "", **changes: object
+) -> PlanMember:
+    """A member of the open round's plan; with ``code`` a rejected one; ``changes`` are other fields."""
     accepted = not code
-    return PlanMember(
+    assert state.open_round is not None
+    plain = PlanMember(
         shard=ShardId(shard),
         hotkey=signer.hotkey,
+        round=state.open_round.round,
+        base_revision=state.open_round.base_revision,
         uid=Uid(1),
         registered_block=1,
         delta=ref(f"delta of {signer.hotkey}"),
@@ -148,25 +153,26 @@ def member(spec: RunSpec, signer: Signer, shard: int = 0, tokens: int = 100, cod
         weight=1.0 if accepted else 0.0,
         scale=1.0 if accepted else 0.0,
     )
+    return replace(plain, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def opened(state: RunState) -> RoundOpened:
     return RoundOpened(state.next_round, state.head)
 
 
-def frozen(state: RunState, *members: PlanMember) -> RoundFrozen:
+def frozen(state: RunState, *members: PlanMember, attempt: int = 0, damping: float = 1.0) -> RoundFrozen:
     """The plan of the open round; by default every miner is accepted on every shard."""
     assert state.open_round is not None
     spec = state.spec
-    chosen = members or tuple(member(spec, m, s) for s in range(spec.num_shards) for m in MINERS)
-    ordered = tuple(sorted(chosen, key=lambda m: (m.shard, m.hotkey)))
-    return RoundFrozen(state.open_round.round, state.open_round.base_revision, ordered)
+    chosen = members or tuple(member(state, m, s) for s in range(spec.num_shards) for m in MINERS)
+    ordered = tuple(sorted(chosen, key=lambda m: (m.shard, m.hotkey, m.round)))
+    return RoundFrozen(state.open_round.round, state.open_round.base_revision, attempt, damping, ordered)
 
 
 def committed(state: RunState, tokens: int | None = None) -> RevisionCommitted:
     assert state.open_round is not None
     plan = state.open_round.plan
-    merged = tokens if tokens is not None else (plan_tokens(plan) if plan else 0)
+    merged = tokens if tokens is not None else (plan_tokens(state.spec, plan) if plan else 0)
     revision = state.next_revision
     return RevisionCommitted(
         state.open_round.round,
@@ -177,9 +183,9 @@ def committed(state: RunState, tokens: int | None = None) -> RevisionCommitted:
     )
 
 
-def aborted(state: RunState) -> RoundAborted:
+def aborted(state: RunState, code: str = "no_quorum") -> RoundAborted:
     assert state.open_round is not None
-    return RoundAborted(state.open_round.round, state.open_round.base_revision, "no_quorum")
+    return RoundAborted(state.open_round.round, state.open_round.base_revision, code, ("why",))
 
 
 def takeover(name: str = "process") -> LeaderChanged:

@@ -114,7 +114,7 @@ def test_a_new_leader_finishes_the_round_of_the_old_one() -> None:
         (lambda s: slot(s, genesis(), ALICE), "bad_transition"),
         (lambda s: slot(s, replace(opened(s), round=RoundId(1)), ALICE), "bad_transition"),
         (lambda s: slot(s, replace(opened(s), base_revision=Revision(1)), ALICE), "bad_transition"),
-        (lambda s: slot(s, RoundFrozen(RoundId(0), Revision(0), ()), ALICE), "bad_transition"),
+        (lambda s: slot(s, RoundFrozen(RoundId(0), Revision(0), 0, 1.0, ()), ALICE), "bad_transition"),
     ],
 )
 def test_between_rounds(slot_bytes: Mutate, expected: str) -> None:
@@ -173,11 +173,13 @@ def test_in_a_frozen_round(slot_bytes: Mutate, expected: str) -> None:
 
 
 def test_no_quorum_no_step() -> None:
-    few = (member(SPEC, MINERS[0], tokens=SPEC.round.quorum_tokens - 1), member(SPEC, MINERS[1], code="late"))
-    state = after(led(), opened, lambda s: frozen(s, *few))
+    few = SPEC.round.quorum_tokens - 1
+    state = after(
+        led(), opened, lambda s: frozen(s, member(s, MINERS[0], tokens=few), member(s, MINERS[1], code="late"))
+    )
     assert code(state, slot(state, committed(state), ALICE)) == "no_quorum"
     half = small_spec(num_shards=2)
-    state = after(led(half), opened, lambda s: frozen(s, member(half, MINERS[0], shard=1)))
+    state = after(led(half), opened, lambda s: frozen(s, member(s, MINERS[0], shard=1)))
     assert code(state, slot(state, committed(state), ALICE, spec=half)) == "no_quorum"
 
 

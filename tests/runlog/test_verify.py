@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import keys
+from common.runlog.entries import Resumed
 from common.runlog.proving import VerifyError
 from common.runlog.verify import verify_run
 from common.spec import spec_hash
 from common.store.memory import MemoryStore
 from common.units import RoundId, Sha256, ShardId, sha256_hex
 from tests.runlog.support import ALICE, BOB, MINERS, STRANGER, opened, slot, steady
-from tests.runlog.world import World, copy_store, eventful_world
+from tests.runlog.world import World, churned_world, copy_store, eventful_world
 
 
 @lru_cache(maxsize=2)
@@ -212,13 +213,33 @@ def test_a_snapshot_of_a_revision_that_the_log_does_not_know_names_the_missing_s
     assert found_wrong(store).key == keys.log_key("tiny", w.state.next_seq)
 
 
-@pytest.mark.parametrize("lie", [{"partitions": (sha256_hex(b"x"),)}, {"base_revision": 0}])
+@pytest.mark.parametrize("lie", [{"partitions": (sha256_hex(b"x"),)}, {"base_revision": 0, "samples": ()}])
 def test_a_merged_submission_whose_manifest_lies_is_named(lie: dict[str, object]) -> None:
     w = eventful_world()
     w.append(opened(w.state))
     liar = w.submit(MINERS[0], 0, lie=lie)
     w.commit(w.freeze(liar, *(w.submit(miner, 0) for miner in MINERS[1:])))
     assert found_wrong(w.store).key == keys.manifest_key("tiny", RoundId(4), ShardId(0), liar.hotkey, liar.delta.sha256)
+
+
+def test_late_and_adopted_deltas_redone_plans_and_a_pause_are_proved() -> None:
+    w = churned_world()
+    report = verify_run(w.store, "tiny")
+    assert report.merges == w.state.head == 3
+    assert report.objects["command"] == 1
+    assert report.suspicious == {}
+    assert report.unreferenced == ()
+
+
+def test_a_resumption_that_nobody_ordered_is_named() -> None:
+    w = churned_world()
+    (info,) = w.store.list(keys.commands_prefix("tiny"))
+    store = copy_store(w.store)
+    store.delete(info.key)
+    assert found_wrong(store).key == info.key
+    w.pause_for_failures()
+    w.append(Resumed(Sha256(info.key[-69:-5])))  # the order for an earlier pause
+    assert found_wrong(w.store).key == info.key
 
 
 def test_a_missing_lease_is_said() -> None:

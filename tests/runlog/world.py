@@ -18,18 +18,20 @@ from common.records import (
     Manifest,
     ObjectRef,
     Receipt,
+    SampleRange,
     StoredSubmission,
     sign_manifest,
     sign_receipt,
 )
 from common.reports import MemberReport, Report, sign_report
-from common.runlog.entries import EntryData, PlanMember, RevisionCommitted, RoundFrozen, ShardState
+from common.runlog.commands import put_command, resume_command
+from common.runlog.entries import EntryData, Paused, PlanMember, Resumed, RevisionCommitted, RoundFrozen, ShardState
 from common.runlog.genesis import create_run
 from common.runlog.lease import LeaseKeeper
 from common.runlog.materialise import pack
 from common.runlog.recompute import MergeResult, merge_round
 from common.runlog.remerge import ShardMemory, read_delta, read_plan, rebuild
-from common.runlog.rules import plan_tokens
+from common.runlog.rules import MAX_FAILURES, plan_tokens
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.spec import RunSpec
@@ -76,6 +78,8 @@ class World:
         lie: Mapping[str, object] | None = None,
     ) -> PlanMember:
         """A miner's delta of the open round with its manifest and receipt, and its place in the plan."""
+        assert self.state.open_round is not None
+        base = self.state.open_round.base_revision
         manifest, delta = self._manifest(miner, ShardId(shard))
         if lie:
             manifest = self._lying(manifest, lie)
@@ -99,6 +103,8 @@ class World:
         return PlanMember(
             shard=manifest.shard,
             hotkey=miner.hotkey,
+            round=manifest.round,
+            base_revision=base,
             uid=Uid(3),
             registered_block=1,
             delta=manifest.delta,
@@ -112,10 +118,11 @@ class World:
             scale=16.0 if accepted else 0.0,
         )
 
-    def freeze(self, *members: PlanMember) -> RoundFrozen:
+    def freeze(self, *members: PlanMember, attempt: int = 0, damping: float = 1.0) -> RoundFrozen:
         assert self.state.open_round is not None
-        ordered = tuple(sorted(members, key=lambda m: (m.shard, m.hotkey)))
-        plan = RoundFrozen(self.state.open_round.round, self.state.open_round.base_revision, ordered)
+        ordered = tuple(sorted(members, key=lambda m: (m.shard, m.hotkey, m.round)))
+        opened_round = self.state.open_round
+        plan = RoundFrozen(opened_round.round, opened_round.base_revision, attempt, damping, ordered)
         self.append(plan)
         return plan
 
@@ -123,7 +130,14 @@ class World:
         """Merge as a leader does, store update and snapshot, then commit."""
         revision = self.state.next_revision
         shards = tuple(self._merge(plan, revision, shard) for shard in sorted(self.memory))
-        self.append(RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(plan), shards))
+        self.append(RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(self.spec, plan), shards))
+
+    def pause_for_failures(self) -> None:
+        """As many rounds as it takes end for what was delivered; then the run is paused."""
+        for _ in range(MAX_FAILURES):
+            self.append(opened(self.state))
+            self.append(aborted(self.state, "loss_guard"))
+        self.append(Paused("loss_guard", ("the held-out loss would have gone from 5.0 to 6.0",)))
 
     def run_round(self) -> None:
         """One round in which every miner is accepted on every shard."""
@@ -164,10 +178,10 @@ class World:
             base_sha256=base.sha256,
             shard=shard,
             delta=ref,
+            final=True,
             tokens=64,
             steps=2,
-            sample_start=0,
-            sample_count=4,
+            samples=(SampleRange(opened_round.round, base.revision, 0, 4),),
             trace_root=sha256_hex(b"trace"),
             partitions=partition_hashes(delta, count, params, 3),
         )
@@ -183,7 +197,7 @@ class World:
             self.spec,
             shard,
             plan,
-            lambda member: read_delta(self.reader, self.spec.run, plan.round, member),
+            lambda member: read_delta(self.reader, self.spec.run, member),
             memory.weights,
             memory.outer,
         )
@@ -255,6 +269,29 @@ def eventful_world(num_shards: int = 1, momentum: float = 0.0) -> World:
     members = [world.submit(miner, shard) for shard in world.memory for miner in MINERS[:2]]
     world.commit(world.freeze(*members, world.submit(MINERS[2], 0, accepted=False, put=False)))
     world.report()
+    return world
+
+
+def churned_world() -> World:
+    """Three revisions: one that defers, one that takes the late one in its second attempt, one that adopts."""
+    world = begin_world(small_spec())
+    world.append(opened(world.state))
+    waits = replace(world.submit(MINERS[2], 0, accepted=False, put=False), decision="deferred")
+    late = replace(world.submit(MINERS[2], 0), weight=16.0, scale=16.0)
+    world.commit(world.freeze(world.submit(MINERS[0], 0), world.submit(MINERS[1], 0), waits))
+    world.append(opened(world.state))
+    members = [world.submit(MINERS[0], 0), world.submit(MINERS[1], 0), late]
+    world.freeze(*members)
+    refused = {"decision": "rejected", "code": "guard_suspect", "tokens": 0, "weight": 0.0, "scale": 0.0}
+    suspect = replace(members[0], **refused)  # type: ignore[arg-type]  # fields by name
+    world.commit(world.freeze(suspect, *members[1:], attempt=1, damping=0.5))
+    world.append(opened(world.state))
+    adopted = world.submit(MINERS[0], 0)
+    world.append(aborted(world.state))
+    world.pause_for_failures()
+    world.append(Resumed(put_command(world.store, resume_command(world.state, OWNER, at_ms=1))))
+    world.append(opened(world.state))
+    world.commit(world.freeze(adopted, world.submit(MINERS[1], 0)))
     return world
 
 

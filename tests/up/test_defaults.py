@@ -50,7 +50,7 @@ def test_choices_reach_the_spec() -> None:
     spec = spec_of(seed=7, density=64, steps=10, miners=2)
     assert (spec.seed, spec.model.init_seed) == (7, 7)
     assert spec.codec.density_schedule == (64,)
-    assert (spec.inner.nominal_steps, spec.round.target_tokens) == (10, 2 * 10 * 8 * 128)
+    assert (spec.inner.steps_schedule, spec.round.target_tokens) == ((10,), 2 * 10 * 8 * 128)
     assert spec_of(codec="bf16").codec.density_schedule == (4096,)
 
 
