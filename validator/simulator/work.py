@@ -1,0 +1,266 @@
+"""What one miner process has trained and said: its weights, its account, and its submissions until they are settled.
+
+Weights are made only where somebody needs them. They are held at an *anchor*, a number of inner steps; the weights at
+any later mark follow from it, so a drip that nobody reads costs nothing, and whoever asks first changes no result.
+Invariants: a mark's weights do not depend on which other marks were ever looked at; vectors that were handed out are
+never changed; the account is ``common.merge.account``'s, plan by plan in the log's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from common.codec.many import decode_many, encode_many
+from common.codec.params import F32, F64, delta_params
+from common.merge import account as books
+from common.merge.account import Account, Merged, Pending, Settled, norm
+from common.records import StoredSubmission
+from common.runlog.entries import PlanMember, RoundFrozen
+from common.spec import RunSpec
+from common.units import Hotkey, Revision, RoundId, Sha256
+from validator.simulator.quadratic import Quadratic
+
+REJECTED_CAP = 2.0
+"""As ``miner.delta``: after a rejection the residual keeps at most so many times the norm of the work."""
+NOT_CAPPED = frozenset({"too_late", "not_uploaded"})
+"""Codes of rejections that say nothing of what a delta holds."""
+
+Lie = Callable[[F32], F32]
+"""What a dishonest miner sends instead of its target."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all work stands on."""
+
+    spec: RunSpec
+    problem: Quadratic
+    weights: dict[Revision, F32]
+    """Of every revision that somebody may still hold."""
+
+
+@dataclass(eq=False)
+class Offer:
+    """One submission of one process, from its mark to its settlement."""
+
+    session: Session
+    round: RoundId
+    base: Revision
+    first: int
+    """Steps at the last settled mark: what came before is somebody's already."""
+    mark: int
+    """Steps at the mark."""
+    tokens: int
+    final: bool
+    at_s: float
+    sha256: Sha256
+    size_bytes: int
+    """Of the delta of the real model, which is what travels."""
+    lie: Lie | None = None
+    stored: StoredSubmission | None = None
+    """Once it is announced."""
+    told: bool = False
+    """The leader has confirmed that it is there."""
+    moved: F32 = field(default_factory=lambda: _NOTHING, repr=False)
+    target: F32 = field(default_factory=lambda: _NOTHING, repr=False)
+    sent: F32 = field(default_factory=lambda: _NOTHING, repr=False)
+    body: bytes = b""
+
+    @property
+    def made(self) -> bool:
+        """Whether its vectors are there."""
+        return self.target is not _NOTHING
+
+
+_NOTHING: F32 = np.zeros(0, dtype=np.float32)
+
+
+@dataclass
+class Audit:
+    """Sums in float64 of everything that went into an account and out of it."""
+
+    moved: F64
+    gone: F64
+    """All flows together."""
+    named: dict[str, float] = field(default_factory=dict)
+    """Norms of the flows, added up by name."""
+
+    def note(self, settled: Settled) -> None:
+        for name, flow in settled.flows.named():
+            if flow.parts:
+                values = flow.values()
+                self.gone += values
+                self.named[name] = self.named.get(name, 0.0) + float(np.sqrt(np.dot(values, values)))
+
+
+@dataclass
+class Fate:
+    """What became of the steps of one submission that a plan has settled."""
+
+    offer: Offer
+    member: PlanMember | None
+    """None if no plan ever names it."""
+
+
+class Session:
+    """One process of one miner: or several, if each found the disk of the one before."""
+
+    def __init__(
+        self, ground: Ground, index: int, number: int, hotkey: Hotkey, step_tokens: int, audit: bool = False
+    ) -> None:
+        self.index = index
+        self.hotkey = hotkey
+        self.held = Revision(-1)
+        """Revision whose weights it has; −1 before the first."""
+        self.settled = 0
+        """Steps at the last settled mark."""
+        self.offers: list[Offer] = []
+        """On the held revision and not settled, in the order of their marks."""
+        self.pending: Offer | None = None
+        """Deferred by the plan that made the held revision."""
+        self.anchor = _NOTHING
+        self.anchor_steps = 0
+        self.step_tokens = step_tokens
+        self.account = Account.empty(len(ground.problem.optimum))
+        count = len(ground.problem.optimum)
+        self.audit = Audit(np.zeros(count), np.zeros(count)) if audit else None
+        self._ground = ground
+        self._number = number
+
+    def begin(self, revision: Revision) -> None:
+        """Start on a revision, with nothing done."""
+        self.held, self.anchor = revision, self._ground.weights[revision]
+
+    def offer(
+        self, round_id: RoundId, steps: int, final: bool, at_s: float, sha256: Sha256, size_bytes: int, lie: Lie | None
+    ) -> Offer:
+        """A submission of everything since the last settled mark."""
+        made = Offer(
+            session=self,
+            round=round_id,
+            base=self.held,
+            first=self.settled,
+            mark=steps,
+            tokens=(steps - self.settled) * self.step_tokens,
+            final=final,
+            at_s=at_s,
+            sha256=sha256,
+            size_bytes=size_bytes,
+            lie=lie,
+        )
+        self.offers.append(made)
+        return made
+
+    def weights_at(self, steps: int) -> F32:
+        """The local weights after so many steps."""
+        return self._train(self.anchor, self.anchor_steps, steps)
+
+    def follow(self, revision: Revision, plan: RoundFrozen, steps: int) -> list[Fate]:
+        """Go over to the revision that ``plan`` made, at ``steps``; what the plan says of this session's submissions.
+
+        Raises AssertionError if the plan names a submission whose vectors nobody ever made.
+        """
+        named = {m.delta.sha256: m for m in plan.members if m.hotkey == self.hotkey}
+        own = next((o for o in reversed(self.offers) if o.sha256 in named and o.base == plan.base_revision), None)
+        late, self.pending = self.pending, None
+        fates: list[Fate] = []
+        if own is not None:
+            fates.append(Fate(own, named[own.sha256]))
+            self._settle_own(own, named[own.sha256])
+            start = self._ground.weights[own.base] + own.moved
+            now = self._train(start, own.mark, steps)
+            self.settled = own.mark
+        else:
+            start, now = self._ground.weights[self.held], self.weights_at(steps)
+        if late is not None:
+            fates.append(Fate(late, named.get(late.sha256)))
+            self._settle_late(named.get(late.sha256))
+        self.anchor, self.anchor_steps = self._ground.weights[revision] + (now - start), steps
+        self.held, self.offers = revision, []
+        return fates
+
+    def lose_since_last_mark(self) -> int:
+        """The process was killed and finds its disk: it goes on from its newest submission. Steps that are lost."""
+        if self.offers:
+            make_all(self.offers)
+            last = self.offers[-1]
+            self.anchor, self.anchor_steps = self._ground.weights[last.base] + last.moved, last.mark
+        else:
+            self.anchor, self.anchor_steps = self._ground.weights[self.held], self.settled
+        self._number += 1
+        return self.anchor_steps
+
+    def _train(self, start: F32, first: int, last: int) -> F32:
+        """From the weights after ``first`` steps to those after ``last``; the place names the noise."""
+        draw = ((self.index * 1_000_003 + self._number) * 1_000_003 + first) * 104_729 + last
+        return self._ground.problem.train(start, last - first, draw)
+
+    def _settle_own(self, own: Offer, member: PlanMember) -> None:
+        assert own.made, f"the plan names a submission of {self.hotkey} that was never made"
+        beta = self._ground.spec.codec.feedback
+        if self.audit is not None:
+            self.audit.moved += own.moved
+        cap_norm = REJECTED_CAP * norm(own.moved)
+        if member.decision == "accepted":
+            settled = books.accepted(self.account, own.target, own.sent, _terms(member), beta)
+        elif member.decision == "deferred":
+            sent = np.where(np.isfinite(own.sent), own.sent, np.float32(0))
+            pending = Pending(own.round, own.base, own.sha256, own.target, sent, cap_norm)
+            settled = books.deferred(self.account, pending, beta)
+            self.pending = own
+        elif member.code in NOT_CAPPED:
+            settled = books.not_capped(self.account, own.target, beta)
+        else:
+            settled = books.rejected(self.account, own.target, cap_norm, beta)
+        self._note(settled)
+
+    def _settle_late(self, member: PlanMember | None) -> None:
+        if member is None or member.code in NOT_CAPPED:
+            self._note(books.pending_returned(self.account))
+        elif member.decision == "accepted":
+            self._note(books.pending_accepted(self.account, _terms(member)))
+        else:
+            self._note(books.pending_rejected(self.account))
+
+    def _note(self, settled: Settled) -> None:
+        self.account = settled.account
+        if self.audit is not None:
+            self.audit.note(settled)
+
+
+def make_all(offers: Iterable[Offer]) -> None:
+    """Make the vectors and bytes of submissions, all of one base together."""
+    by_base: dict[Revision, list[Offer]] = {}
+    for offer in offers:
+        if not offer.made:
+            by_base.setdefault(offer.base, []).append(offer)
+    for base, group in by_base.items():
+        _make_group(base, group)
+
+
+def _make_group(base: Revision, group: Sequence[Offer]) -> None:
+    ground = group[0].session._ground
+    beta, weights = ground.spec.codec.feedback, ground.weights[base]
+    params = delta_params(ground.spec.codec, base)
+    for offer in group:
+        offer.moved = offer.session.weights_at(offer.mark) - weights
+        offer.target = books.wanted(offer.session.account, offer.moved, beta)
+    said = np.stack([offer.target if offer.lie is None else offer.lie(offer.target) for offer in group])
+    finite = np.isfinite(said).all(axis=1)
+    bodies = encode_many(np.where(finite[:, None], said, np.float32(0)), params)
+    decoded = decode_many(bodies, expect=params, count=len(weights)).values
+    for place, offer in enumerate(group):
+        offer.body = bodies[place] if finite[place] else _poisoned(bodies[place])
+        offer.sent = decoded[place]
+
+
+def _poisoned(body: bytes) -> bytes:
+    """A body of the right size whose numbers are not finite, as no honest encoder makes it."""
+    return body[:32] + b"\xff" * (len(body) - 32)
+
+
+def _terms(member: PlanMember) -> Merged:
+    return Merged(tokens=member.tokens, weight=member.weight, scale=member.scale)
