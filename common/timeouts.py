@@ -33,6 +33,8 @@ NONCE_RETENTION_S = 4 * (NONCE_MAX_AGE_S + NONCE_SKEW_S)
 """How long nonces are remembered."""
 DRAIN_S = 10.0
 """Longest orderly shutdown of ``brigade up``."""
+COMMAND_LOOK_S = 2.0
+"""The leader of a paused run looks for its owner's order so often."""
 WAIT_POLL_S = 0.25
 """Pause between looks of a process that waits for another."""
 

@@ -9,18 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bittensor_core import Keypair
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from common import keys
+from common.chain.wallets import ensure_wallet
 from common.cli import run as brigade
+from common.errors import Rejected
 from common.model.layout import run_layouts
+from common.runlog.commands import decode_command, find_resume
+from common.runlog.entries import Resumed
 from common.runlog.reader import LogReader
 from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
 from common.store.port import ObjectStore
 from common.store.s3 import S3Store
 from common.units import ShardId
-from tests.runlog.world import World, eventful_world
+from tests.runlog.support import OWNER, small_spec
+from tests.runlog.world import World, begin_world, eventful_world
 from tests.support.storage import fresh_prefix, quick_store, running_server
 from validator.run_cli import tell_new
 
@@ -38,10 +46,15 @@ def bucket(tmp_path_factory: pytest.TempPathFactory, world: World) -> Iterator[S
     with running_server(tmp_path_factory.mktemp("seaweed")) as (_, config):
         config = fresh_prefix(config)
         store = S3Store(config)
-        for info in world.store.list(""):
-            store.put(info.key, world.store.get(info.key, max_bytes=1 << 30).body)
+        copy_into(store, world)
         store.allow_public_reads()
         yield config
+
+
+def copy_into(store: ObjectStore, world: World) -> None:
+    """Put all of a world's objects into another store."""
+    for info in world.store.list(""):
+        store.put(info.key, world.store.get(info.key, max_bytes=1 << 30).body)
 
 
 @pytest.fixture
@@ -200,3 +213,36 @@ def test_following_tells_only_what_is_new() -> None:
     w.run_round()
     assert tell_new(reader, state, said.append, for_programs=False) == w.state
     assert len(said) == before + 3
+
+
+def test_only_the_owner_lets_a_paused_run_go_on(run: Run, tmp_path: Path, bucket: StorageConfig) -> None:
+    w, config = begin_world(small_spec()), fresh_prefix(bucket)
+    store = quick_store(config)
+    copy_into(store, w)
+    save_config(config, tmp_path / "storage.json")
+    ensure_wallet(tmp_path / "wallets", "owner", make=lambda: Keypair.create_from_uri("//Owner"))
+    ensure_wallet(tmp_path / "wallets", "other")
+    there = ("resume", "--dir", tmp_path, "--run", "tiny")
+    code, _, err = run(*there)
+    assert (code, "is not paused" in err) == (2, True)
+
+    w.pause_for_failures()
+    copy_into(store, w)
+    code, _, err = run(*there, "--wallet", "other")
+    assert (code, OWNER.hotkey in err) == (2, True)
+    assert find_resume(store, w.state) is None
+    code, out, _ = run(*there)
+    assert code == 0
+    assert "paused: loss_guard" in out
+    found = find_resume(store, w.state)
+    assert found is not None
+
+    w.append(Resumed(found))
+    w.pause_for_failures()
+    assert find_resume(store, w.state) is None, "an order is good for one pause"
+
+
+@given(st.binary(max_size=300))
+def test_what_is_no_command_of_the_owner_is_refused(data: bytes) -> None:
+    with pytest.raises(Rejected):
+        decode_command(data, small_spec())
