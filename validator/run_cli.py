@@ -29,8 +29,6 @@ from validator.run_create import create
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, find
 
 app = typer.Typer(no_args_is_help=True, help="Create a run, read its log, prove it, export its weights, resume it.")
-    no_args_is_help=True, help="Create a run, look at it, read its log, prove it, export its weights, resume it."
-)
 app.command()(create)
 
 Folder = Annotated[
