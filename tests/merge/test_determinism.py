@@ -1,4 +1,7 @@
-"""Bit for bit the same: against stored digests, and in processes with other SIMD levels and thread counts.
+"""Bit for bit the same: against stored digests, and in processes with other SIMD levels, kernels and thread counts.
+
+Plan → update → weights → outer state, and a delta's encoding. All of it is NumPy: torch trains and measures losses, of
+which nothing has to agree. So torch only stands in the same process here, working with kernels and threads of its own.
 
 The digests were the same with numpy 2.0 and 2.4, with and without AVX2 and FMA. If one changes, old logs no longer
 verify: that takes a new schema, not a new digest.
@@ -12,18 +15,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-from tests.merge import golden
+from common.runlog.recompute import apply_update
+from tests.merge import golden, golden_round
 
 ROOT = Path(__file__).resolve().parents[2]
 DISPATCHED = [name for name in __cpu_dispatch__ if __cpu_features__.get(name)]
+"""What NumPy may choose on this processor, the oldest first."""
+TORCH_LEVELS = ["DEFAULT", "AVX2", "AVX512"]
+KERNELS = TORCH_LEVELS[: TORCH_LEVELS.index(torch.backends.cpu.get_cpu_capability()) + 1]
+"""What torch may choose on this processor."""
+PROCESSES = max(3, len(DISPATCHED) + 1, len(KERNELS))
 
 DIGESTS = {
     "mean": "a9731495bba7f701",
     "plain": "70f6efa4e281d2ee",
     "nesterov": "f403b33729b6e9ac",
+    "initial-weights": "ab41e86e80dfb629",
     "encode-topk-64-8": "eb66108e077a38f6",
     "decode-topk-64-8": "73b2c437cc779943",
     "update-topk-64-8": "05d3f48c84a0daaa",
@@ -48,6 +60,24 @@ DIGESTS = {
     "encode-bf16-4096-16": "66bee234c267390b",
     "decode-bf16-4096-16": "e07936781e1774fc",
     "update-bf16-4096-16": "907644bbf17f7aa0",
+    "topk-8-plain-update": "ae835f1e7c1aab77",
+    "topk-8-plain-weights": "54ecabc567789146",
+    "topk-8-plain-outer": "7deeab1f6ad169b2",
+    "topk-8-nesterov-update": "ae835f1e7c1aab77",
+    "topk-8-nesterov-weights": "d12c0d68f4a96d8f",
+    "topk-8-nesterov-outer": "80122ecd8b283111",
+    "topk-16-plain-update": "25a9b8955fcffc39",
+    "topk-16-plain-weights": "46dbd08177d4b459",
+    "topk-16-plain-outer": "bdb03b73e47ebce5",
+    "topk-16-nesterov-update": "25a9b8955fcffc39",
+    "topk-16-nesterov-weights": "094624e774e4a6d8",
+    "topk-16-nesterov-outer": "099f5f688db7d739",
+    "bf16-plain-update": "99f61bb6b44fc923",
+    "bf16-plain-weights": "bb591019c70dcb38",
+    "bf16-plain-outer": "4ccef12d3bc17da3",
+    "bf16-nesterov-update": "99f61bb6b44fc923",
+    "bf16-nesterov-weights": "2f365f71f51d1487",
+    "bf16-nesterov-outer": "7cc5418ad9b66c77",
 }
 
 
@@ -55,13 +85,16 @@ def test_digests_are_the_stored_ones() -> None:
     assert golden.digests() == DIGESTS
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
-@pytest.mark.parametrize("disabled", [DISPATCHED, DISPATCHED[-1:], []], ids=["baseline", "no-newest", "all"])
-def test_other_processors_and_threads_agree(disabled: list[str], threads: str) -> None:
+@pytest.mark.parametrize("process", range(PROCESSES))
+def test_other_processors_kernels_and_threads_agree(process: int) -> None:
+    disabled = DISPATCHED[process % (len(DISPATCHED) + 1) :]
+    kernels = KERNELS[process % len(KERNELS)]
+    threads = str((1, 2, 4)[process % 3])
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "NPY_DISABLE_CPU_FEATURES": " ".join(disabled),
+        "ATEN_CPU_CAPABILITY": kernels.lower(),
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
     }
@@ -69,5 +102,20 @@ def test_other_processors_and_threads_agree(disabled: list[str], threads: str) -
         [sys.executable, "-m", "tests.merge.golden"], env=environment, cwd=ROOT, check=True, capture_output=True
     )
     printed = json.loads(done.stdout)
-    assert not set(printed.pop("features")) & set(disabled)
-    assert printed == DIGESTS
+    assert not set(printed["features"]) & set(disabled)
+    assert printed["kernels"] == kernels
+    assert printed["digests"] == DIGESTS
+
+
+@pytest.mark.parametrize("outer", list(golden_round.OUTERS))
+@pytest.mark.parametrize("codec", list(golden_round.CODECS))
+def test_whoever_reads_only_the_update_makes_the_same_revision(codec: str, outer: str) -> None:
+    spec = golden_round.spec_of(codec, outer)
+    merged = golden_round.merged(spec)
+    before = golden_round.WEIGHTS_BEFORE.copy(), golden_round.momentum_before(spec)
+    weights, momentum = apply_update(spec, golden_round.BASE, merged.update_bytes, *before)
+    assert weights.tobytes() == merged.new_weights.tobytes()
+    if momentum is not None and merged.new_outer_state.momentum is not None:
+        assert momentum.tobytes() == merged.new_outer_state.momentum.tobytes()
+    assert (momentum is None) == (merged.new_outer_state.momentum is None)
+    assert np.array_equal(golden_round.WEIGHTS_BEFORE, before[0])
