@@ -12,10 +12,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import Rejected
+from common.store.multipart import MAX_PARTS, MD5_PATTERN
 from common.units import SHA256_PATTERN
 
 MAX_REQUEST_BYTES = 512 * 1024
 MAX_REPLY_BYTES = 1 << 20
+
+MAX_PARTS_A_REPLY = 128
+"""Of at most 4 KiB of URL each, so that they fit."""
 
 MAX_TOTAL_TOKENS = 2**48
 MAX_TOTAL_S = 1e9  # thirty years
@@ -23,6 +27,7 @@ MAX_TOTAL_S = 1e9  # thirty years
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Quantity = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Digest = Annotated[str, Field(pattern=SHA256_PATTERN)]
+PartDigest = Annotated[str, Field(pattern=MD5_PATTERN)]
 Text = Annotated[str, Field(max_length=300)]
 Address = Annotated[str, Field(min_length=40, max_length=60)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
@@ -125,6 +130,8 @@ class SubmissionRequest(Message):
     """POST /v1/submissions: the signed manifest, as envelope."""
 
     manifest: dict[str, Any]
+    parts: Annotated[tuple[PartDigest, ...], Field(max_length=MAX_PARTS)] = ()
+    """MD5 of each part, in order, of a delta that is larger than ``PART_BYTES``; else none."""
 
 
 class UploadTarget(Message):
@@ -135,11 +142,28 @@ class UploadTarget(Message):
     expires_in_s: Quantity
 
 
+class PartTarget(Message):
+    """One presigned put of one part. Number, length and checksum are part of its signature."""
+
+    number: Annotated[int, Field(ge=1, le=MAX_PARTS)]
+    url: Annotated[str, Field(max_length=4096)]
+    headers: Annotated[dict[str, str], Field(max_length=16)]
+
+
+class MultipartTarget(Message):
+    """Where to put the parts that are not there yet: the first of them, as many as fit into a reply."""
+
+    parts: Annotated[tuple[PartTarget, ...], Field(max_length=MAX_PARTS_A_REPLY)]
+    missing: Annotated[int, Field(ge=0, le=MAX_PARTS)]
+    """How many are missing in all: when there are more than named here, post the manifest again after these."""
+    expires_in_s: Quantity
+
+
 class SubmissionReply(Message):
     """Receipt envelope and where to put the bytes; no target when the object is already there and checked."""
 
     receipt: dict[str, Any]
-    upload: UploadTarget | None
+    upload: UploadTarget | MultipartTarget | None
 
 
 class CompleteRequest(Message):
