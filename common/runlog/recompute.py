@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.codec.container import decode
-from common.codec.params import F32, CodecParams, delta_params, update_params
+from common.codec.params import F32, delta_params, update_params
 from common.errors import Rejected
 from common.merge.mean import MeanAccumulator, divisor_of
 from common.merge.outer import OuterState, compress_update, outer_step
@@ -24,6 +24,8 @@ from common.units import Revision, Sha256, ShardId, sha256_hex
 
 ReadDelta = Callable[[PlanMember], bytes]
 """The bytes of a member's delta, proved to have the hash that the plan names."""
+ValuesOf = Callable[[PlanMember], F32]
+"""What a member's delta decodes to."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,25 @@ def merge_round(
     Raises ``Rejected``: ``no_members``, the decoder's codes for a delta that the plan should not have accepted, and
     ``bad_merge`` for a result that is not finite: then the round must abort. What ``read_delta`` raises passes.
     """
+    count = len(base_weights)
+    return merge_values(spec, shard, plan, lambda m: _decoded(spec, read_delta(m), m, count), base_weights, outer_state)
+
+
+def merge_values(
+    spec: RunSpec,
+    shard: ShardId,
+    plan: RoundFrozen,
+    values_of: ValuesOf,
+    base_weights: F32,
+    outer_state: OuterState,
+) -> MergeResult:
+    """``merge_round`` for whoever has the deltas decoded already."""
     members = [m for m in plan.members if m.shard == shard and m.decision == "accepted"]
     if not members:
         raise Rejected("no_members", f"the plan of round {plan.round} accepts nobody on shard {shard}")
     mean = MeanAccumulator(len(base_weights))
     for member in members:
-        params = delta_params(spec.codec, member.base_revision)
-        mean.add(member.scale, _decoded(read_delta(member), member, params, len(base_weights)))
+        mean.add(member.scale, values_of(member))
     try:
         update = compress_update(
             mean.finish(divisor_of(member.weight for member in members) / plan.damping),
@@ -102,9 +116,9 @@ def hash_outer(outer: OuterState) -> Sha256:
     return Sha256(digest.hexdigest())
 
 
-def _decoded(data: bytes, member: PlanMember, params: CodecParams, count: int) -> F32:
+def _decoded(spec: RunSpec, data: bytes, member: PlanMember, count: int) -> F32:
     try:
-        return decode(data, expect=params, count=count)
+        return decode(data, expect=delta_params(spec.codec, member.base_revision), count=count)
     except Rejected as error:
         raise Rejected(error.code, f"the accepted delta of {member.hotkey}: {error.message}") from None
 

@@ -75,10 +75,15 @@ def apply(state: RunState, slot: bytes) -> Step:
     except Rejected as error:
         return _void(state, slot, None, error)
     try:
-        check_entry(state, entry)
+        return Step(apply_entry(state, entry), entry, None)
     except Rejected as error:
         return _void(state, slot, entry, error)
-    return Step(_advance(_effect(state, entry), slot), entry, None)
+
+
+def apply_entry(state: RunState, entry: Entry) -> RunState:
+    """The state after an entry that was parsed already. Raises ``Rejected`` as ``check_entry``."""
+    check_entry(state, entry)
+    return replace(_effect(state, entry), next_seq=state.next_seq + 1, head_sha256=entry.slot_sha256)
 
 
 def history(spec: RunSpec, slots: Iterable[bytes]) -> Iterator[Step]:
