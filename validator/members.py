@@ -2,8 +2,8 @@
 
 Everything is timed by the receiver's monotonic clock; what a miner says about itself is kept as its claim.
 Invariants: a heartbeat older than the newest of its session changes nothing; a member that was only ``expected`` (named
-by the log or a report after a takeover) counts as live for one timeout and as not yet heard.
-Not for threads: the event loop owns it and hands out frozen facts.
+by the log or a report after a takeover) counts as live for one timeout and as not yet heard. Times of work are in
+``validator.worktime``. Not for threads: the event loop owns it and hands out frozen facts.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from common.units import Hotkey, RoundId
+from common.spec import RunSpec
+from common.units import Hotkey, Revision, RoundId, Sha256
 from common.wire import Heartbeat, Phase
 from validator import ledger
 from validator.ledger import Account, Totals
 from validator.round.facts import MemberFacts
-from validator.round.tokens import Seen
+from validator.round.tokens import UNSUPPORTED, Seen, Terms, round_usual, tokens_within
+from validator.submissions import Held
+from validator.uploads import Uplink
+from validator.worktime import WorkTime
 
 MAX_MEMBERS = 256  # a subnet has no more seats
 PATIENCE_ROUNDS = 2
 """Rounds in a row that a member may let down before no round waits for it; one delivery, and it is awaited again."""
+NOTHING_HELD = Held(False, 0, False, 0, 0.0)
 
 
-@dataclass
+@dataclass(slots=True)
 class Member:
     """What is known of one miner."""
 
@@ -35,14 +40,8 @@ class Member:
     """Tokens per second, as merged work has shown it; None before."""
     support: float | None = None
     """Times the usual rate that the drops of its deltas have shown; None before."""
-    round: RoundId | None = None
-    """The round that it worked for last."""
-    round_since_s: float = 0.0
-    """Earliest moment at which it can have begun that round."""
-    round_whole: bool = False
-    """Whether this process was there when it began."""
-    round_rested_s: float | None = None
-    """When it told first that it no longer trains; None while it does."""
+    work: WorkTime = field(default_factory=WorkTime)
+    uplink: Uplink = field(default_factory=Uplink)
     missed: int = 0
     """Rounds in a row that others made a revision of while it said to train and delivered nothing."""
 
@@ -50,9 +49,13 @@ class Member:
 class Members:
     """All members of the run, by hotkey."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, overlap: bool = True, most: int = MAX_MEMBERS) -> None:
+        """``overlap`` as in the spec; ``most`` members are remembered."""
         self._timeout_s = timeout_s
+        self._overlap = overlap
+        self._most = most
         self._members: dict[Hotkey, Member] = {}
+        self._ordered: list[Member] | None = None
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -80,6 +83,65 @@ class Members:
             if hotkey in self._members:
                 self._members[hotkey].support = value
 
+    def expect(self, hotkeys: Iterable[Hotkey], now_s: float) -> None:
+        """Take these as live for one timeout: a new leader has not heard anybody yet."""
+        for hotkey in hotkeys:
+            member = self._member(hotkey, now_s)
+            member.heard_s = max(member.heard_s, now_s)
+        self._forget()
+
+    def restore(self, accounts: Mapping[Hotkey, Account], now_s: float) -> None:
+        """Take over the books that the newest report left, for members that have not spoken yet."""
+        for hotkey, account in accounts.items():
+            member = self._member(hotkey, now_s - self._timeout_s)
+            if member.beat is None:
+                member.account = account
+
+    def hear(self, hotkey: Hotkey, beat: Heartbeat, now_s: float) -> None:
+        """Take in a heartbeat that arrived now."""
+        member = self._member(hotkey, now_s)
+        before, before_s = member.beat, member.heard_s
+        member.heard_s = now_s
+        if before is not None and before.session == beat.session and beat.seq <= before.seq:
+            return
+        member.work.hear(beat, before, before_s, now_s, self._overlap)
+        counters = beat.counters
+        totals = Totals(counters.tokens, counters.training_s, counters.online_s)
+        member.account = ledger.observe(member.account, beat.session, totals)
+        member.beat = beat
+        self._forget()
+
+    def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
+        """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""
+        self._member(hotkey, now_s).work.mark(round_id, delta, tokens)
+
+    def note_upload(self, hotkey: Hotkey, size_bytes: int, took_s: float) -> None:
+        """An object has arrived, so long after its receipt."""
+        member = self._members.get(hotkey)
+        if member is not None:
+            member.uplink.observe(size_bytes, took_s)
+
+    def note_committed(self, round_id: RoundId, named: Mapping[Hotkey, Sha256], delivered: Iterable[Hotkey]) -> None:
+        """A round became a revision. ``named``: of each hotkey the delta on the round's base that the plan names,
+        whatever it decided: its work for the next plan begins there. ``delivered``: who brought anything whole."""
+        came = frozenset(delivered)
+        for hotkey, member in self._members.items():
+            if hotkey in named:
+                member.work.settle(named[hotkey])
+            if hotkey in came:
+                member.missed = 0
+            elif trains(member, round_id):
+                member.missed += 1
+
+    def is_live(self, member: Member, now_s: float) -> bool:
+        """Whether it was heard of lately and has not said good-bye; what it delivered counts all the same."""
+        return now_s - member.heard_s < self._timeout_s and not _gone(member.beat)
+
+    def seen(self, hotkey: Hotkey, delta: Sha256) -> Seen:
+        """What was seen of the work in a submission: from the last one that a plan named to this one's receipt."""
+        member = self._members.get(hotkey)
+        return Seen(None, False) if member is None else member.work.seen(delta)
+
     def claimed_rates(self, round_id: RoundId, now_s: float) -> dict[Hotkey, float]:
         """Tokens per second that members claim for this round, over the time that we watched them train.
 
@@ -87,79 +149,34 @@ class Members:
         """
         found = {}
         for hotkey, member in self._members.items():
-            tokens, seen = round_tokens(member, round_id), self.seen(hotkey, round_id, None, min(now_s, member.heard_s))
-            if tokens > 0 and seen.watched and seen.seconds:
-                found[hotkey] = tokens / seen.seconds
-            elif self.is_live(member, now_s):
-                found[hotkey] = 0.0
+            rate = _claimed_rate(member, round_id)
+            if rate > 0 or self.is_live(member, now_s):
+                found[hotkey] = rate
         return found
 
-    def expect(self, hotkeys: Iterable[Hotkey], now_s: float) -> None:
-        """Take these as live for one timeout: a new leader has not heard anybody yet."""
-        for hotkey in hotkeys:
-            member = self._members.setdefault(hotkey, Member(hotkey, now_s))
-            member.heard_s = max(member.heard_s, now_s)
-        self._forget(now_s)
+    def terms(self, spec: RunSpec, base: Revision, round_id: RoundId, now_s: float, count: int | None = None) -> Terms:
+        """What bounds the claims in a round that ``count`` members share; all who live if it isn't given."""
+        if count is None:
+            count = sum(self.is_live(member, now_s) for member in self._members.values())
+        usual = round_usual(self.proven(), self.claimed_rates(round_id, now_s))
+        return Terms(spec.target_tokens(base), count, spec.round.train_deadline_s, spec.gates.claim_slack, usual)
 
-    def restore(self, accounts: Mapping[Hotkey, Account], now_s: float) -> None:
-        """Take over the books that the newest report left, for members that have not spoken yet."""
-        for hotkey, account in accounts.items():
-            member = self._members.setdefault(hotkey, Member(hotkey, now_s - self._timeout_s))
-            if member.beat is None:
-                member.account = account
+    def facts(
+        self, round_id: RoundId, held: Mapping[Hotkey, Held], now_s: float, terms: Terms | None = None
+    ) -> tuple[MemberFacts, ...]:
+        """All that are live or have brought something whole, in the order of their hotkeys.
 
-    def hear(self, hotkey: Hotkey, beat: Heartbeat, round_opened_s: float, now_s: float) -> None:
-        """Take in a heartbeat that arrived now; ``round_opened_s`` is when the present round began."""
-        member = self._members.setdefault(hotkey, Member(hotkey, now_s))
-        before, before_s = member.beat, member.heard_s
-        member.heard_s = now_s
-        if before is not None and before.session == beat.session and beat.seq <= before.seq:
-            return
-        _time_round(member, beat, before, max(round_opened_s, before_s) if before else round_opened_s)
-        _time_rest(member, beat, now_s)
-        counters = beat.counters
-        totals = Totals(counters.tokens, counters.training_s, counters.online_s)
-        member.account = ledger.observe(member.account, beat.session, totals)
-        member.beat = beat
-        self._forget(now_s)
-
-    def is_live(self, member: Member, now_s: float) -> bool:
-        """Whether it was heard of lately and has not said good-bye; what it delivered counts all the same."""
-        gone = member.beat is not None and member.beat.phase is Phase.DRAINING
-        return not gone and now_s - member.heard_s < self._timeout_s
-
-    def facts(self, round_id: RoundId, delivered: Mapping[Hotkey, bool], now_s: float) -> tuple[MemberFacts, ...]:
-        """All that are live or have delivered, in the order of their hotkeys; tokens as they claim them."""
-        found = []
-        for hotkey, member in sorted(self._members.items()):
-            live, done = self.is_live(member, now_s), delivered.get(hotkey, False)
-            if live or done:
-                tokens = round_tokens(member, round_id)
-                heard = member.beat is not None
-                awaited = member.missed < PATIENCE_ROUNDS
-                found.append(MemberFacts(hotkey, live, heard, trains(member, round_id), tokens, done, awaited))
-        return tuple(found)
-
-    def note_committed(self, round_id: RoundId, delivered: Mapping[Hotkey, bool]) -> None:
-        """Remember who delivered in a round that became a revision, and who only said to train."""
-        for hotkey, member in self._members.items():
-            if delivered.get(hotkey, False):
-                member.missed = 0
-            elif trains(member, round_id):
-                member.missed += 1
-
-    def seen(self, hotkey: Hotkey, round_id: RoundId, opened_s: float | None, until_s: float) -> Seen:
-        """What was seen of a member's work for a round until now, or until its submission came.
-
-        The time of encoding and sending is no time of work: it ends with the first heartbeat that tells of no training.
-        ``opened_s`` is when this process opened the round; None if it found it open. Whoever did not tell that it
-        worked can have done so since the opening.
+        Tokens are as they claim them, cut to what a plan could count under ``terms``.
         """
-        member = self._members.get(hotkey)
-        if member is not None and member.round == round_id and member.round_whole:
-            rested_s = until_s if member.round_rested_s is None else min(until_s, member.round_rested_s)
-            return Seen(max(0.0, rested_s - member.round_since_s), True)
-        return Seen(None if opened_s is None else max(0.0, until_s - opened_s), False)
+        if self._ordered is None:
+            self._ordered = sorted(self._members.values(), key=lambda member: member.hotkey)
+        found = []
+        for member in self._ordered:
+            own = held.get(member.hotkey, NOTHING_HELD)
+            live = self.is_live(member, now_s)
+            if live or own.delivered or own.tokens:
+                found.append(_facts(member, own, live, round_id, now_s, terms))
+        return tuple(found)
 
     def settle(self, hotkey: Hotkey, reported: Account) -> None:
         """A report holds the growth of this member's account as it was."""
@@ -167,38 +184,75 @@ class Members:
         if member is not None:
             member.account = ledger.settle(member.account, reported)
 
-    def _forget(self, now_s: float) -> None:
+    def _member(self, hotkey: Hotkey, heard_s: float) -> Member:
+        member = self._members.get(hotkey)
+        if member is None:
+            member = self._members[hotkey] = Member(hotkey, heard_s)
+            self._ordered = None
+        return member
+
+    def _forget(self) -> None:
         """Keep the newest: a subnet has no more seats, so the rest has lost its own."""
-        while len(self._members) > MAX_MEMBERS:
+        while len(self._members) > self._most:
             oldest = min(self._members.values(), key=lambda member: member.heard_s)
             del self._members[oldest.hotkey]
+            self._ordered = None
 
 
 def trains(member: Member, round_id: RoundId) -> bool:
     """Whether it works for this round, by its newest heartbeat."""
     beat = member.beat
-    return beat is not None and beat.round == round_id and (beat.round_tokens > 0 or beat.phase is Phase.TRAINING)
+    if beat is None or beat.round is None:
+        return False
+    if beat.round == round_id:
+        return beat.round_tokens > 0 or beat.phase is Phase.TRAINING
+    return beat.round < round_id and beat.ahead_tokens > 0
 
 
 def round_tokens(member: Member, round_id: RoundId) -> int:
-    """Tokens that it says to have trained for this round."""
-    return member.beat.round_tokens if member.beat is not None and member.beat.round == round_id else 0
+    """Tokens that it says to have trained for this round; in the round before, those ahead of its final submission."""
+    beat = member.beat
+    if beat is None or beat.round is None or beat.round > round_id:
+        return 0
+    return beat.round_tokens if beat.round == round_id else beat.ahead_tokens
 
 
-def _time_round(member: Member, beat: Heartbeat, before: Heartbeat | None, since_s: float) -> None:
-    if beat.round is None or not trains(Member(member.hotkey, 0.0, beat), RoundId(beat.round)):
-        return
-    if member.round == beat.round:
-        return
-    member.round = RoundId(beat.round)
-    member.round_since_s = since_s
-    member.round_rested_s = None
-    member.round_whole = before is not None or beat.round_steps == 0
+def _gone(beat: Heartbeat | None) -> bool:
+    """It drains, and sends nothing more."""
+    return beat is not None and beat.phase is Phase.DRAINING and beat.upload is None
 
 
-def _time_rest(member: Member, beat: Heartbeat, now_s: float) -> None:
-    """Note when it stops to train for its round; training again takes that back."""
-    if beat.phase is Phase.TRAINING:
-        member.round_rested_s = None
-    elif member.round_rested_s is None:
-        member.round_rested_s = now_s
+def _claimed_rate(member: Member, round_id: RoundId) -> float:
+    beat, seconds = member.beat, member.work.seconds
+    if beat is None or not seconds:
+        return 0.0
+    ahead = beat.ahead_tokens if beat.round == round_id else 0
+    return (round_tokens(member, round_id) + ahead) / seconds
+
+
+def _facts(member: Member, own: Held, live: bool, round_id: RoundId, now_s: float, terms: Terms | None) -> MemberFacts:
+    tokens, held = round_tokens(member, round_id), own.tokens
+    if terms is not None:
+        seen, support = member.work.so_far, member.support
+        tokens = tokens_within(tokens, seen, support, terms)
+        held = min(held, max(tokens, tokens_within(held, seen, support, terms)))
+    return MemberFacts(
+        member.hotkey,
+        live,
+        member.beat is not None,
+        trains(member, round_id),
+        max(tokens, held),
+        own.delivered,
+        member.missed < PATIENCE_ROUNDS,
+        _rate(member, round_id, terms),
+        held,
+        member.uplink.eta_s(own.coming_bytes, own.coming_since_s, now_s),
+        own.announced,
+    )
+
+
+def _rate(member: Member, round_id: RoundId, terms: Terms | None) -> float:
+    """Tokens per second: as watched, else as proven, else as it says as far as that is usual."""
+    usual = terms.usual_rate if terms is not None else None
+    rate = _claimed_rate(member, round_id) or member.proven_rate or (member.beat.tokens_per_s if member.beat else 0.0)
+    return rate if usual is None else min(rate, max(UNSUPPORTED, member.support or 0.0) * usual)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId
 
 
@@ -32,46 +31,77 @@ class Action(StrEnum):
     JUDGE = "judge"
     """Run the gates over what was delivered."""
     PLAN = "plan"
-    """Append ``round_frozen``."""
+    """Append ``round_frozen``, attempt 0."""
     REDUCE = "reduce"
-    """Merge what the plan accepted and store the update."""
+    """Merge what the newest plan accepted, try it on held-out text, and store the update."""
+    REPLAN = "replan"
+    """Append the next attempt: the plan without the suspects of ``RoundFacts.harm``."""
     COMMIT = "commit"
     """Append ``revision_committed``."""
     ABORT = "abort"
-    """Append ``round_aborted`` with the state's code."""
+    """Append ``round_aborted`` with code and evidence of the state."""
     END = "end"
     """Leave this round: the log has ended it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MemberFacts:
     """One miner with a seat in the round."""
 
     hotkey: Hotkey
     live: bool
-    """Heard within the member timeout, or still in the grace of a new leader."""
+    """Heard within the member timeout, or still in the grace of a new leader; draining counts while it delivers."""
     heard: bool
     """Whether it has spoken to this process at all; if not, what it does is unknown."""
     trains: bool
     """Has taken inner steps for this round."""
     tokens: int
-    """Trained for this round, as it says."""
+    """Trained for this round, as it says, cut to what time and evidence allow."""
     delivered: bool
-    """Everything it announced has been uploaded and checked."""
+    """Its final submission is there and checked, at every place that it announced."""
     awaited: bool = True
     """Whether the round waits for it and its tokens: not if it let the last rounds down that others made."""
+    rate: float = 0.0
+    """Tokens per second."""
+    dripped_tokens: int = 0
+    """Of its newest complete submission, drip or final: what nothing can take away any more."""
+    eta_s: float | None = None
+    """Predicted seconds until its final submission will have arrived; None when nothing predicts it."""
+    can_be_late: bool = False
+    """Whether the next plan could still take what this one misses, at the weight of late tokens."""
+
+    @property
+    def awaited_tokens(self) -> int:
+        """What waiting for it can bring: its tokens that are not there yet."""
+        return max(0, self.tokens - self.dripped_tokens)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gates found."""
+    """What the gates found, or what is left of it for another attempt."""
 
     tokens: int
-    """Validated tokens of the accepted submissions."""
+    """Validated tokens of the accepted submissions, late ones by their weight: what a commit merges."""
     accepted: int
     rejected: int
     shards: int
     """Shards with at least one accepted submission."""
+    deferred: int = 0
+    refused_tokens: int = 0
+    """Validated tokens of those that came whole and were rejected for what they hold."""
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What the guard found of the merge of one attempt: it does harm."""
+
+    attempt: int
+    evidence: tuple[str, ...]
+    """What was measured, one fact a line."""
+    suspects: tuple[Hotkey, ...]
+    """Accepted members that a trial of each delta alone names; none when nobody can be named."""
+    left: Verdict
+    """Of the plan without them."""
 
 
 @dataclass(frozen=True)
@@ -80,49 +110,49 @@ class RoundFacts:
 
     members: tuple[MemberFacts, ...] = ()
     verdict: Verdict | None = None
-    planned: bool = False
-    """The log holds the plan."""
+    attempt: int | None = None
+    """Of the newest plan of this round in the log; None before the first."""
+    harm: Harm | None = None
+    """The guard's outcome when it is bad. One of an earlier attempt is ignored."""
     reduced: bool = False
-    """Update and snapshot of every shard are in the bucket."""
+    """Update and snapshot of every shard are in the bucket, merged by the newest plan, and the guard lets it pass."""
     ended: Phase | None = None
     """COMMITTED or ABORTED once the log says so."""
     failure: str = ""
     """Typed reason why the plan can't be merged, ever."""
+    failure_evidence: tuple[str, ...] = ()
+    shards: int = 1
+    """Shards of which something has come whole."""
+
+    @property
+    def planned(self) -> bool:
+        """The log holds a plan."""
+        return self.attempt is not None
 
 
 @dataclass(frozen=True)
 class RoundPolicy:
-    """The limits of a round. ValueError when they contradict each other."""
+    """The limits of a round, made by ``deadlines.policy_of``. ValueError when they contradict each other."""
 
     target_tokens: int
     quorum_tokens: int
     train_deadline_s: float
     submit_deadline_s: float
     finish_deadline_s: float
-    """Longest time from the freeze to the commit; then the round is given up."""
+    """Longest time from the freeze to the commit, all attempts; then the round is given up."""
     num_shards: int = 1
+    late_weight: float = 0.5
+    """What a late token counts for."""
+    waste: float = 1.0
+    """Share of their work that those who wait lose by waiting: all without overlap, little with it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.quorum_tokens <= self.target_tokens:
             raise ValueError("quorum_tokens must be in (0, target_tokens]")
         if min(self.train_deadline_s, self.submit_deadline_s, self.finish_deadline_s) <= 0 or self.num_shards < 1:
             raise ValueError("deadlines and num_shards must be positive")
-
-
-LEAST_FINISH_S = 120.0  # judging and merging are the leader's own work: generous, since giving up loses the round
-
-
-def policy_of(spec: RunSpec) -> RoundPolicy:
-    """The limits that a run spec sets."""
-    limits = spec.round
-    return RoundPolicy(
-        target_tokens=limits.target_tokens,
-        quorum_tokens=limits.quorum_tokens,
-        train_deadline_s=limits.train_deadline_s,
-        submit_deadline_s=limits.submit_deadline_s,
-        finish_deadline_s=max(LEAST_FINISH_S, 2 * limits.submit_deadline_s),
-        num_shards=spec.num_shards,
-    )
+        if not (0 < self.late_weight <= 1 and 0 <= self.waste <= 1):
+            raise ValueError("late_weight must be in (0, 1] and waste in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -136,8 +166,12 @@ class RoundState:
     """When the phase began."""
     deadline_s: float | None = None
     """When the phase ends whatever happens; None before the first member trains."""
+    quorum_s: float | None = None
+    """When, while closing, what had arrived reached the quorum: from then on waiting is a choice."""
     code: str = ""
     """Why the round is given up; empty while it is not."""
+    evidence: tuple[str, ...] = ()
+    """Of what made it give up."""
 
 
 @dataclass(frozen=True)
@@ -147,3 +181,5 @@ class Decision:
     state: RoundState
     action: Action
     reason: str
+    until_s: float | None = None
+    """While waiting: the moment from which time alone may change the decision; None: only new facts can."""

@@ -33,7 +33,7 @@ class Seen:
     """What the leader saw of one member in one round, on its own clock."""
 
     seconds: float | None
-    """Longest time that it can have worked; None when the leader came later than the round."""
+    """Longest time that it can have worked; None when this process can't know."""
     watched: bool
     """Whether ``seconds`` is the time of its work, seen from the beginning, and not just a bound of it."""
 
@@ -72,26 +72,42 @@ def round_usual(proven: Mapping[Hotkey, float], claimed: Mapping[Hotkey, float])
     return usual * max(1.0, median_low(ratios)) if ratios else usual
 
 
-def most_tokens(seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
-    """The most that a member can count for, and why; ``support``: times the usual that evidence shows, None before."""
+def most_tokens(seen: Seen, support: float | None, terms: Terms) -> int:
+    """The most that a member can count for; ``support``: times the usual that evidence shows, None before."""
     assigned = int(terms.target_tokens * terms.slack)
     if terms.usual_rate is None:
-        share = int(FIRST_SHARE * terms.target_tokens / max(1, terms.members))
-        return min(assigned, share), f"{FIRST_SHARE:g} shares of the target, since no rate is proven yet"
-    seconds = terms.longest_s if seen.seconds is None else max(0.0, seen.seconds)
-    times = max(UNSUPPORTED, (support or 0.0) * terms.slack)
-    earned = seconds * terms.usual_rate * times
-    if earned >= assigned:
-        return assigned, f"the round's target × {terms.slack:g}"
-    return int(earned), f"{seconds:.1f} s at {times:.2f} × the usual {terms.usual_rate:.0f} tokens/s"
+        return min(assigned, int(FIRST_SHARE * terms.target_tokens / max(1, terms.members)))
+    return int(min(assigned, _seconds(seen, terms) * terms.usual_rate * _times(support, terms)))
+
+
+def tokens_within(claimed: int, seen: Seen, support: float | None, terms: Terms) -> int:
+    """Tokens of a claim that count: ``validated_tokens`` without the words, for every look at a round."""
+    return max(0, min(claimed, most_tokens(seen, support, terms)))
 
 
 def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
     """Tokens of a claim that count, and why."""
-    most, why = most_tokens(seen, support, terms)
+    most, why = most_tokens(seen, support, terms), _why(seen, support, terms)
     if claimed <= most:
         return max(0, claimed), f"{claimed} tokens, within {most}: {why}"
     return most, f"{most} of {claimed} claimed: {why}"
+
+
+def _why(seen: Seen, support: float | None, terms: Terms) -> str:
+    if terms.usual_rate is None:
+        return f"{FIRST_SHARE:g} shares of the target, since no rate is proven yet"
+    seconds, times = _seconds(seen, terms), _times(support, terms)
+    if seconds * terms.usual_rate * times >= int(terms.target_tokens * terms.slack):
+        return f"the round's target × {terms.slack:g}"
+    return f"{seconds:.1f} s at {times:.2f} × the usual {terms.usual_rate:.0f} tokens/s"
+
+
+def _seconds(seen: Seen, terms: Terms) -> float:
+    return terms.longest_s if seen.seconds is None else max(0.0, seen.seconds)
+
+
+def _times(support: float | None, terms: Terms) -> float:
+    return max(UNSUPPORTED, (support or 0.0) * terms.slack)
 
 
 def proven_rates(merged: Mapping[Hotkey, tuple[int, float]], before: Mapping[Hotkey, float]) -> dict[Hotkey, float]:
