@@ -19,7 +19,7 @@ from validator.ledger import Account, Totals
 from validator.round.facts import MemberFacts
 from validator.round.tokens import UNSUPPORTED, Seen, Terms, round_usual, tokens_within
 from validator.submissions import Held
-from validator.uploads import Uplink
+from validator.uplinks import Uplink
 from validator.worktime import WorkTime
 
 MAX_MEMBERS = 256  # a subnet has no more seats
