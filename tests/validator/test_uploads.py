@@ -34,7 +34,7 @@ from common.wire import (
 )
 from tests.support.faultproxy import FaultProxy
 from tests.support.storage import fresh_prefix, quick_store, running_server
-from validator.uploading import Uploads, abort_leftovers, arrived
+from validator.uploads import Uploads, abort_leftovers, arrived
 
 MINER = KeypairSigner.from_uri("//Uploader")
 BODY = random.Random(3).randbytes(2 * MIN_PART_BYTES + 1000)
