@@ -19,7 +19,7 @@ from common.codec.params import F32, F64
 from common.merge.group import GroupStats
 from common.merge.mean import member_scale
 from common.merge.robust import Directions, directions, usual_norm, voices
-from common.merge.shares import capped_weights
+from common.merge.shares import Share, capped_weights
 from common.spec import GateSpec
 from common.units import Coldkey, Hotkey, Revision
 
@@ -35,6 +35,8 @@ class Candidate:
     """Validated tokens."""
     received: int
     """Order of the receipts: of two copies the one received later is the copy."""
+    newcomer: bool = False
+    """Whether no delta of this hotkey was ever merged into the run."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,11 @@ class _Gates:
         usual = self._usual_norm(self._left(out))
         out |= self._oversized(self._left(out), usual)
         left = self._left(out)
-        seen = directions(self.stats.cosines[np.ix_(left, left)], self._voices(left), self.policy.cosine_floor)
+        cosines = self.stats.cosines[np.ix_(left, left)].astype(np.float64)
+        seen = directions(cosines, self._voices(left), self.policy.cosine_floor)
         out |= self._astray(left, seen)
-        cosines = {i: float(seen.cosines[k]) for k, i in enumerate(left)}
-        out |= self._accepted(self._left(out), usual, cosines, seen.undecided)
+        agreement = {i: float(seen.cosines[k]) for k, i in enumerate(left)}
+        out |= self._accepted(self._left(out), usual, agreement, seen.undecided)
         return tuple(out[i] for i in range(len(self.candidates)))
 
     def _left(self, out: Mapping[int, Decision]) -> list[int]:
@@ -126,27 +129,30 @@ class _Gates:
             return RejectedDelta("no_tokens", f"{one.tokens} validated tokens")
         if not self.stats.finite[i]:
             return RejectedDelta("non_finite", "it holds infinite values or NaN")
-        if self.stats.shared[i, i] == 0:
+        if self.stats.filled[i] == 0:
             return RejectedDelta("zero_delta", f"all {self.stats.count} values are zero")
         return None
 
     def _copies(self, left: Sequence[int]) -> dict[int, RejectedDelta]:
         """Later twins of earlier deltas: same direction, or the same positions whatever was done to the values."""
+        order = np.array(sorted(left, key=lambda k: self.candidates[k].received), dtype=np.int64)
+        among = np.ix_(order, order)
+        cosines, overlaps = self.stats.cosines[among], self.stats.overlaps[among]
+        twins = np.tril(np.maximum(cosines, overlaps) >= self.policy.copy_cosine, -1)
         verdicts: dict[int, RejectedDelta] = {}
-        cosines, overlaps = self.stats.cosines, self.stats.overlaps
-        likeness = np.maximum(cosines, overlaps)
-        firsts: list[int] = []
-        for i in sorted(left, key=lambda k: self.candidates[k].received):
-            twin = next((j for j in firsts if likeness[i, j] >= self.policy.copy_cosine), None)
-            if twin is None:
-                firsts.append(i)
-                continue
-            figures = f"cosine {cosines[i, twin]:.3f}, shared positions {overlaps[i, twin]:.3f}"
-            earlier = f"the delta that {self.candidates[twin].hotkey} delivered before"
-            verdicts[i] = RejectedDelta(
-                "duplicate", f"{figures} with {earlier}; {self.policy.copy_cosine:.3f} makes it a copy"
-            )
+        for k in np.flatnonzero(twins.any(axis=1)):
+            earlier = np.flatnonzero(twins[k])
+            if earlier.size:
+                twins[:, k] = False  # a copy is nobody's original
+                j = int(earlier[0])
+                verdicts[int(order[k])] = self._duplicate(int(order[j]), cosines[k, j], overlaps[k, j])
         return verdicts
+
+    def _duplicate(self, original: int, cosine: float, overlap: float) -> RejectedDelta:
+        figures = f"cosine {cosine:.3f}, shared positions {overlap:.3f}"
+        earlier = f"the delta that {self.candidates[original].hotkey} delivered before"
+        limit = f"{self.policy.copy_cosine:.3f} makes it a copy"
+        return RejectedDelta("duplicate", f"{figures} with {earlier}; {limit}")
 
     def _usual_norm(self, left: Sequence[int]) -> float | None:
         return usual_norm(self.stats.norms[list(left)], self._voices(left))
@@ -178,11 +184,14 @@ class _Gates:
     def _accepted(
         self, left: Sequence[int], usual: float | None, cosines: Mapping[int, float], undecided: bool
     ) -> dict[int, Accepted]:
-        tokens, groups = [self._tokens(i) for i in left], [self.candidates[i].coldkey for i in left]
+        shares = [Share(self._tokens(i), self.candidates[i].coldkey, self.candidates[i].newcomer) for i in left]
         accepted = {}
-        for i, weight in zip(left, capped_weights(tokens, groups, self.policy.max_share), strict=True):
+        for i, weight in zip(
+            left, capped_weights(shares, self.policy.max_share, self.policy.newcomer_share), strict=True
+        ):
             clip = self._clip(i, usual)
             notes = [f"{self.candidates[i].tokens} tokens weigh {weight:g}", f"cosine {cosines[i]:.3f} to the others"]
+            notes += ["never merged before"] if self.candidates[i].newcomer else []
             notes += [f"clipped to {clip:.3f}"] if clip < 1 else []
             notes += ["too few deltas to know the usual norm"] if usual is None else []
             notes += ["the deltas disagree and neither side is a majority, so none is named"] if undecided else []

@@ -37,12 +37,15 @@ def voices(groups: Sequence[str]) -> F64:
 
 def usual_norm(norms: F64, weights: F64) -> float | None:
     """Weighted median of the norms; None for fewer than three members, where it would be one of the suspects'."""
-    if len(norms) < MIN_VOICES_FOR_NORM:
-        return None
-    order = np.argsort(norms, kind="stable")
+    return weighted_median(norms, weights) if len(norms) >= MIN_VOICES_FOR_NORM else None
+
+
+def weighted_median(values: F64, weights: F64) -> float:
+    """The value that half of the weight lies at or below; between two of them, their middle. ``values`` is not empty
+    and may hold infinity."""
+    order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order]) / weights.sum()
-    low = norms[order][np.searchsorted(reached, 0.5 - _EPSILON)]
-    high = norms[order][np.searchsorted(reached, 0.5 + _EPSILON)]
+    low, high = (values[order][np.searchsorted(reached, half)] for half in (0.5 - _EPSILON, 0.5 + _EPSILON))
     return float((low + high) / 2)
 
 
@@ -50,26 +53,31 @@ def directions(cosines: F64, weights: F64, floor: float) -> Directions:
     """Takes out, one at a time, the member that agrees least with the mean of the others, while it is below ``floor``.
 
     ``cosines`` ``(n, n)`` are pairwise. Deltas enter the mean with norm 1, so size buys no influence. Who was taken
-    out before the mean was clean is tried against the clean one and let back in.
+    out before the mean was clean is tried against the clean one and let back in. One who goes changes the sums by its
+    own row, so that a round costs n² in all, however many go.
     """
     kept = np.ones(len(cosines), dtype=np.bool_)
-    while kept.sum() >= 2:
-        to_others = _to_mean_of_others(cosines, weights, kept)
+    voice = weights.copy()
+    along = cosines @ voice
+    for _ in range(len(cosines) - 1):
+        to_others = _to_mean_of_others(along, voice)
         worst = int(np.argmin(np.where(kept, to_others, np.inf)))
         if to_others[worst] >= floor:
             break
-        kept[worst] = False
-    to_others = _to_mean_of_others(cosines, weights, kept)
+        along -= cosines[worst] * voice[worst]
+        kept[worst], voice[worst] = False, 0.0
+    to_others = _to_mean_of_others(cosines @ voice, voice)
     outside = ~kept & (to_others < floor)
     undecided = bool(outside.any() and weights[outside].sum() + _EPSILON >= weights[~outside].sum())
     return Directions(to_others, outside & (not undecided), undecided)
 
 
-def _to_mean_of_others(cosines: F64, weights: F64, kept: Bool) -> F64:
-    """Cosine of every member to the weighted sum of the kept ones without itself; 1 if there is none."""
-    voice = np.where(kept, weights, 0.0)
-    along = cosines @ voice - voice
-    square = voice @ cosines @ voice - 2 * voice * (cosines @ voice) + voice**2
+def _to_mean_of_others(along: F64, voice: F64) -> F64:
+    """Cosine of every member to the weighted sum of the kept ones without itself; 1 if there is none.
+
+    ``along`` is the inner product of each with the weighted sum of the kept ones, itself among them.
+    """
+    square = voice @ along - 2 * voice * along + voice**2
     length = np.sqrt(np.maximum(square, 0.0))
     alone = length <= _EPSILON
-    return np.where(alone, 1.0, along / np.where(alone, 1.0, length))
+    return np.where(alone, 1.0, (along - voice) / np.where(alone, 1.0, length))

@@ -17,7 +17,14 @@ from common.units import Coldkey, Hotkey, Revision
 
 COUNT = 16 * 4096
 POLICY = GateSpec(
-    norm_factor=10.0, clip_factor=2.0, cosine_floor=-0.02, copy_cosine=0.95, max_share=0.5, claim_slack=1.1
+    norm_factor=10.0,
+    clip_factor=2.0,
+    cosine_floor=-0.02,
+    copy_cosine=0.95,
+    max_share=0.5,
+    newcomer_share=0.2,
+    claim_slack=1.1,
+    damping_at=0.5,
 )
 BASE = Revision(7)
 
@@ -49,9 +56,9 @@ def candidates(count: int, coldkeys: list[str] | None = None) -> list[Candidate]
 
 def group_stats(deltas: Sequence[F32]) -> GroupStats:
     """The facts on whole deltas of one length."""
-    builder = GroupStatsBuilder(len(deltas))
-    if deltas:
-        builder.add(np.stack(deltas))
+    builder = GroupStatsBuilder(len(deltas), COUNT, seed=17)
+    for i, delta in enumerate(deltas):
+        builder.add(i, 0, delta[None])
     return builder.finish()
 
 
@@ -190,6 +197,15 @@ def test_deltas_on_an_older_base_count_for_less() -> None:
     who[0] = replace(who[0], base=Revision(6))
     decisions = decide(who, group_stats(honest(3)), POLICY, {BASE: 1.0, Revision(6): 0.5})
     assert [d.weight for d in decisions if isinstance(d, Accepted)] == [500.0, 1000.0, 1000.0]
+
+
+def test_newcomers_together_weigh_little_beside_others() -> None:
+    who = [replace(one, newcomer=i >= 2) for i, one in enumerate(candidates(5))]
+    decisions = judge(honest(5), who)
+    assert [d.weight for d in decisions if isinstance(d, Accepted)] == pytest.approx([1000, 1000, *[500 / 3] * 3])
+    assert "never merged before" in decisions[4].reason
+    everybody = judge(honest(5), [replace(one, newcomer=True) for one in who])
+    assert [d.weight for d in everybody if isinstance(d, Accepted)] == [1000.0] * 5
 
 
 def test_no_candidates_no_decisions() -> None:
