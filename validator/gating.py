@@ -1,27 +1,26 @@
 """From what was submitted to the members of the plan: who is merged, with which exact weight and scale, and why.
 
 Joins three judgements in order: whether the bytes came, what their check found, and the gates of ``common.merge``.
-Pure but for ``read``, which gives the bytes of a checked delta. Invariants, property-tested: every entrant becomes
-exactly one member, members are ordered by shard, hotkey and round, and the log's rules accept the plan; weight and
-scale are float32.
+Three kinds of entrants: of this round, adopted from an aborted round on the same base, and late (what the last plan
+deferred). Pure but for ``read``, which gives the bytes of a checked delta. Invariants, property-tested: every entrant
+becomes exactly one member, members are ordered by shard, hotkey and round, and the log's rules accept the plan; weight
+and scale are float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-import numpy as np
-
-from common.codec.container import decode_stream
 from common.codec.params import delta_params
-from common.errors import Rejected
 from common.merge.gates import Accepted, Candidate, Decision, decide
-from common.merge.group import GroupStats, GroupStatsBuilder
+from common.merge.group import GroupStats
 from common.runlog.entries import PlanMember
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, ShardId
+from validator.comparing import Source, Unreadable, compare, seed_of
 from validator.judgement import Judgement, Merged, judgement
 from validator.round.tokens import Seen, Terms, validated_tokens
 from validator.submissions import Standing, Submission
@@ -48,11 +47,10 @@ class Entrant:
 
 @dataclass(frozen=True)
 class _Runner:
-    """An entrant that reached the gates: its member but for the decision, and what decides it."""
+    """An entrant that reached the gates: its member but for the decision, and its submission."""
 
     member: PlanMember
     submission: Submission
-    body: bytes
 
 
 def judge(
@@ -68,10 +66,11 @@ def judge(
 
     Raises ``Retryable`` when ``read`` does: then nothing was decided.
     """
+    gates = _Gates(spec, base, merged, read, terms)
     members: list[PlanMember] = []
     for shard in sorted({entrant.standing.order[0] for entrant in entrants}):
         own = [entrant for entrant in entrants if entrant.standing.order[0] == shard]
-        members += _judge_shard(spec, base, merged, own, counts[shard], read, terms)
+        members += gates.judge_shard(own, counts[shard])
     members.sort(key=lambda member: (member.shard, member.hotkey, member.round))
     submissions = [e.standing.submission for e in entrants if e.standing.submission is not None]
     coldkeys = {submission.seat.hotkey: submission.seat.coldkey for submission in submissions}
@@ -90,28 +89,56 @@ def _watched(
     return {hotkey: (tokens[hotkey], seconds[hotkey]) for hotkey in tokens.keys() & seconds.keys()}
 
 
-def _judge_shard(
-    spec: RunSpec,
-    base: Revision,
-    merged: Merged,
-    entrants: Sequence[Entrant],
-    count: int,
-    read: ReadDelta,
-    terms: Terms,
-) -> list[PlanMember]:
-    members: list[PlanMember] = []
-    runners: list[_Runner] = []
-    for entrant in entrants:
-        found = _early(entrant, read, terms)
-        if isinstance(found, _Runner):
-            runners.append(found)
-        else:
-            members.append(found)
-    decisions = _decide(spec, base, merged, runners, count)
-    return members + [_decided(runner.member, decision) for runner, decision in zip(runners, decisions, strict=True)]
+@dataclass(frozen=True)
+class _Gates:
+    """The arguments of ``judge`` that hold for all shards."""
+
+    spec: RunSpec
+    base: Revision
+    merged: Merged
+    read: ReadDelta
+    terms: Terms
+
+    def judge_shard(self, entrants: Sequence[Entrant], count: int) -> list[PlanMember]:
+        found = [_early(entrant, self.terms) for entrant in entrants]
+        members = [member for member in found if isinstance(member, PlanMember)]
+        runners = sorted((r for r in found if isinstance(r, _Runner)), key=lambda r: r.member.base_revision)
+        stats = self._compare(runners, count)
+        while isinstance(stats, Unreadable):
+            lost = runners.pop(stats.index)
+            members.append(_out(lost.member, "rejected", stats.refusal.code, stats.refusal.message))
+            stats = self._compare(runners, count)
+        decisions = self._decide(runners, stats)
+        return members + [_decided(r.member, decision) for r, decision in zip(runners, decisions, strict=True)]
+
+    def _compare(self, runners: Sequence[_Runner], count: int) -> GroupStats | Unreadable:
+        sources = [
+            Source(delta_params(self.spec.codec, runner.member.base_revision), partial(self.read, runner.submission))
+            for runner in runners
+        ]
+        seed = seed_of([runner.submission.stored.receipt_record.sha256 for runner in runners])
+        return compare(sources, count, seed)
+
+    def _decide(self, runners: Sequence[_Runner], stats: GroupStats) -> tuple[Decision, ...]:
+        order = sorted(range(len(runners)), key=lambda i: _arrival(runners[i].submission))
+        rank = {i: place for place, i in enumerate(order)}
+        candidates = [self._candidate(runner, rank[i]) for i, runner in enumerate(runners)]
+        bases = {runner.member.base_revision: self.spec.round.late_weight for runner in runners} | {self.base: 1.0}
+        return decide(candidates, stats, self.spec.gates, bases)
+
+    def _candidate(self, runner: _Runner, rank: int) -> Candidate:
+        member = runner.member
+        return Candidate(
+            hotkey=member.hotkey,
+            coldkey=runner.submission.seat.coldkey,
+            base=member.base_revision,
+            tokens=member.tokens,
+            received=rank,
+            newcomer=(member.hotkey, member.registered_block) not in self.merged,
+        )
 
 
-def _early(entrant: Entrant, read: ReadDelta, terms: Terms) -> _Runner | PlanMember:
+def _early(entrant: Entrant, terms: Terms) -> _Runner | PlanMember:
     """What needs no comparison with the others: the member, or what the gates have to look at."""
     submission = entrant.standing.submission
     member = _member(entrant, terms)
@@ -121,10 +148,7 @@ def _early(entrant: Entrant, read: ReadDelta, terms: Terms) -> _Runner | PlanMem
         return _out(member, "deferred", "incomplete", "receipted, but not all of it was there at the freeze")
     if not submission.finding.ok:
         return _out(member, "rejected", submission.finding.code, submission.finding.reason)
-    try:
-        return _Runner(member, submission, read(submission))
-    except Rejected as refusal:
-        return _out(member, "rejected", refusal.code, refusal.message)
+    return _Runner(member, submission)
 
 
 def _member(entrant: Entrant, terms: Terms) -> PlanMember:
@@ -163,35 +187,6 @@ def _decided(member: PlanMember, decision: Decision) -> PlanMember:
         return _out(member, "rejected", decision.code, decision.reason)
     reason = f"{decision.reason}; {member.reason}"[:MAX_REASON]
     return replace(member, decision="accepted", code="", reason=reason, weight=decision.weight, scale=decision.scale)
-
-
-def _decide(
-    spec: RunSpec, base: Revision, merged: Merged, runners: Sequence[_Runner], count: int
-) -> tuple[Decision, ...]:
-    order = sorted(range(len(runners)), key=lambda i: _arrival(runners[i].submission))
-    rank = {i: place for place, i in enumerate(order)}
-    candidates = [
-        Candidate(
-            hotkey=runner.member.hotkey,
-            coldkey=runner.submission.seat.coldkey,
-            base=runner.member.base_revision,
-            tokens=runner.member.tokens,
-            received=rank[i],
-        )
-        for i, runner in enumerate(runners)
-    ]
-    bases = {runner.member.base_revision: spec.round.late_weight for runner in runners} | {base: 1.0}
-    return decide(candidates, _stats(spec, runners, count), spec.gates, bases)
-
-
-def _stats(spec: RunSpec, runners: Sequence[_Runner], count: int) -> GroupStats:
-    """Decodes all bodies side by side, each as its own base prescribes: memory is bounded by one block of each."""
-    builder = GroupStatsBuilder(len(runners))
-    params = [delta_params(spec.codec, runner.member.base_revision) for runner in runners]
-    streams = [decode_stream(r.body, expect=p, count=count) for r, p in zip(runners, params, strict=True)]
-    for pieces in zip(*streams, strict=True):
-        builder.add(np.stack([values for _, values in pieces]))
-    return builder.finish()
 
 
 def _arrival(submission: Submission) -> tuple[int, str]:

@@ -6,14 +6,14 @@ can go on with it. Invariant, property-tested: the log's rules accept a plan fol
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from common.merge.damping import damping
 from common.merge.mean import member_scale
-from common.merge.shares import capped_weights
+from common.merge.shares import Share, capped_weights
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.rules import counted_tokens
 from common.spec import RunSpec
@@ -55,7 +55,8 @@ def judgement(
 ) -> Judgement:
     """Members, with the figures that follow from them."""
     verdict = summary(spec, base, members)
-    return Judgement(tuple(members), _damping(spec, base, verdict.tokens), verdict, coldkeys, watched)
+    step = damping(verdict.tokens, spec.target_tokens(base), spec.gates.damping_at) if verdict.tokens > 0 else 1.0
+    return Judgement(tuple(members), step, verdict, coldkeys, watched)
 
 
 def judgement_of(spec: RunSpec, plan: RoundFrozen, coldkeys: Mapping[Hotkey, Coldkey]) -> Judgement:
@@ -96,11 +97,6 @@ def summary(spec: RunSpec, base: Revision, members: Sequence[PlanMember]) -> Ver
     )
 
 
-def _damping(spec: RunSpec, base: Revision, tokens: int) -> float:
-    share = tokens / (spec.gates.damping_at * spec.target_tokens(base))
-    return float(np.float32(math.sqrt(min(1.0, share)))) if tokens > 0 else 1.0
-
-
 def _unless_suspect(member: PlanMember, suspects: Mapping[Hotkey, str]) -> PlanMember:
     if member.decision != "accepted" or member.hotkey not in suspects:
         return member
@@ -112,9 +108,15 @@ def _weights(
     spec: RunSpec, base: Revision, merged: Merged, before: Judgement, members: Sequence[PlanMember]
 ) -> list[float]:
     late = spec.round.late_weight
-    tokens = [m.tokens * (1.0 if m.base_revision == base else late) for m in members]
-    groups = [before.coldkeys.get(m.hotkey, Coldkey(m.hotkey)) for m in members]
-    return capped_weights(tokens, groups, spec.gates.max_share)
+    shares = [
+        Share(
+            tokens=member.tokens * (1.0 if member.base_revision == base else late),
+            group=before.coldkeys.get(member.hotkey, Coldkey(member.hotkey)),
+            newcomer=(member.hotkey, member.registered_block) not in merged,
+        )
+        for member in members
+    ]
+    return capped_weights(shares, spec.gates.max_share, spec.gates.newcomer_share)
 
 
 def _weighed(member: PlanMember, weight: float) -> PlanMember:
