@@ -14,7 +14,6 @@ from pathlib import Path
 
 from loguru import logger
 
-from common import timeouts
 from common.blocking import in_thread
 from common.chain.discovery import base_url
 from common.chain.port import ChainPort
@@ -28,6 +27,7 @@ from common.spec import RunSpec, spec_hash
 from common.store.reader import HttpReader
 from common.units import Hotkey, ShardId
 from miner.context import Context
+from miner.deadlines import DEFAULT_NOTICE_S, Deadlines
 from miner.discovery import Found, LeaderLink, find_seat
 from miner.follow import LogView, catch_up
 from miner.follower import Follower
@@ -64,6 +64,8 @@ class Settings:
     max_tokens_per_s: float | None
     allow_private: bool
     """Whether validators and storage at private addresses are called."""
+    notice_s: float = DEFAULT_NOTICE_S
+    """From being told to stop to the end."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,24 @@ class Ports:
     """Random name of this process."""
 
 
-class Agent:
-    """Runs a miner until ``stop`` is set."""
+@dataclass(frozen=True)
+class Stop:
+    """How the process is told to end."""
 
-    def __init__(self, settings: Settings, ports: Ports, stop: asyncio.Event) -> None:
+    drain: asyncio.Event = field(default_factory=asyncio.Event)
+    """Within the notice."""
+    now: asyncio.Event = field(default_factory=asyncio.Event)
+    """Leaving behind what is not on disk."""
+
+    def ask(self) -> None:
+        """Once for an orderly end, twice for one at once."""
+        (self.now if self.drain.is_set() else self.drain).set()
+
+
+class Agent:
+    """Runs a miner until it is told to stop."""
+
+    def __init__(self, settings: Settings, ports: Ports, stop: Stop) -> None:
         self._settings = settings
         self._ports = ports
         self._stop = stop
@@ -91,15 +107,23 @@ class Agent:
     async def run(self) -> None:
         """Returns after an orderly stop. Raises ``SetupError`` and ``Fatal``."""
         work = asyncio.create_task(self._work())
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if self._session is not None and not work.done():
-            self._session.drain()
-            await asyncio.wait({work}, timeout=timeouts.ROLE_STOP_S)
-        for task in (work, stopped):
-            task.cancel()
-        if not work.cancelled() and work.done():
+        told, at_once = (asyncio.create_task(event.wait()) for event in (self._stop.drain, self._stop.now))
+        try:
+            await asyncio.wait({work, told, at_once}, return_when=asyncio.FIRST_COMPLETED)
+            if self._session is not None:
+                await self._drain(self._session, work, at_once)
+        finally:
+            for task in (work, told, at_once):
+                task.cancel()
+        if work.done() and not work.cancelled():
             work.result()
+
+    async def _drain(self, session: Session, work: asyncio.Task[None], at_once: asyncio.Task[bool]) -> None:
+        """The last submission within the notice; a second signal waits for nothing."""
+        session.drain()
+        await asyncio.wait({work, at_once}, timeout=session.times.hurry_s, return_when=asyncio.FIRST_COMPLETED)
+        session.hurry()
+        await asyncio.wait({work, at_once}, timeout=session.times.leave_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def _work(self) -> None:
         found = await self._patience("finding the run").insist(self._find)
@@ -110,10 +134,11 @@ class Agent:
             lambda: in_thread(lambda: load_run(reader, location.run, location.spec_sha256))
         )
         require_whole_model(spec)
+        times = Deadlines.of(spec, self._settings.notice_s)
         logger.bind(event="run", run=spec.run, uid=found.seat.uid).info("run {}, uid {}", spec.run, found.seat.uid)
         folder = self._settings.folder / f"{spec.run}-{spec_hash(spec)[:12]}"
         with lock_folder(folder):
-            await self._mine(spec, reader, storage, folder)
+            await self._mine(spec, reader, storage, folder, times)
 
     async def _find(self) -> Found:
         try:
@@ -126,7 +151,9 @@ class Agent:
             raise
         return found
 
-    async def _mine(self, spec: RunSpec, reader: HttpReader, storage: StoragePlace, folder: Path) -> None:
+    async def _mine(
+        self, spec: RunSpec, reader: HttpReader, storage: StoragePlace, folder: Path, times: Deadlines
+    ) -> None:
         hotkey, count = self._ports.signer.hotkey, run_layouts(spec.model, spec.num_shards)[SHARD].total
         ledger = await in_thread(lambda: Ledger.open(spec, StateFolder(folder, spec, hotkey, count), count))
         worker = Worker(lambda: self._make_work(spec, ledger), self._settings.max_tokens_per_s)
@@ -138,12 +165,12 @@ class Agent:
         link = LeaderLink(ports.chain, settings.netuid, ports.signer, ports.clock, settings.allow_private)
         worker.start()
         try:
-            await self._tasks(context, ledger, view, link)
+            await self._tasks(context, ledger, view, link, times)
         finally:
             await worker.stop()
             await link.close()
 
-    async def _tasks(self, context: Context, ledger: Ledger, view: LogView, link: LeaderLink) -> None:
+    async def _tasks(self, context: Context, ledger: Ledger, view: LogView, link: LeaderLink, times: Deadlines) -> None:
         """The heart, the reader of the log and the session, until the session ends."""
         meter = UploadMeter(context.clock.monotonic_s)
         uplink = Uplink(
@@ -153,7 +180,7 @@ class Agent:
             context.patience("handing in the delta"),
             context.storage,
         )
-        self._session = session = Session(context, uplink, ledger, view)
+        self._session = session = Session(context, uplink, meter, ledger, view, times)
         follower = Follower(context, session)
         heart = Heart(
             link,
@@ -199,7 +226,7 @@ class Agent:
     def _make_work(self, spec: RunSpec, ledger: Ledger) -> RoundWork:
         shard = plan_shards(spec.model, spec.num_shards)[SHARD]
         trainer = Trainer(spec, shard, self._settings.device, self._settings.threads)
-        trainer.restore_optimizer(ledger.memory.optimizer)
+        trainer.restore_optimizer(ledger.optimizer)
         return RoundWork(trainer, spec.inner)
 
     def _patience(self, what: str) -> Patience:

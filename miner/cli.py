@@ -1,8 +1,8 @@
 """``brigade miner``: train for a run on this machine.
 
 Settings come as flags, ``BRIGADE_*`` variables or a TOML file, in that order. What contradicts itself is refused in one
-line before anything is touched. SIGTERM and the first Ctrl-C end the process within five seconds: after the current
-step, with the work of an unfinished round on disk.
+line before anything is touched. SIGTERM and the first Ctrl-C end the process within ``--notice-s``: after the current
+step, with its work handed in if a round takes it, and on disk; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from common.errors import OperatorError
 from common.identity import KeypairSigner
 from common.logs import setup_logging
 from common.model.device import check_device, choose_device
+from miner.deadlines import DEFAULT_NOTICE_S, LEAST_NOTICE_S, MOST_NOTICE_S
 
 if TYPE_CHECKING:
-    from miner.agent import Settings
+    from miner.agent import Settings, Stop
 
 app = typer.Typer(no_args_is_help=True, help="Train for a run on this machine.", rich_markup_mode=None)
 
@@ -66,10 +67,18 @@ def start(
             help="Call validators and storage at private addresses, too.",
         ),
     ] = False,
+    notice_s: Annotated[
+        float,
+        typer.Option(
+            "--notice-s",
+            envvar="BRIGADE_NOTICE_S",
+            help="Seconds from SIGTERM to the end, for handing in what was trained.",
+        ),
+    ] = DEFAULT_NOTICE_S,
     json_lines: options.JsonLines = False,
 ) -> None:
     """Train until SIGTERM or Ctrl-C."""
-    _check(max_tokens_per_s, threads, device)
+    _check(max_tokens_per_s, threads, device, notice_s)
     from common.chain.wallets import open_wallet
     from miner.agent import Settings  # imports PyTorch: seconds that --help and wrong flags need not wait for
 
@@ -84,6 +93,7 @@ def start(
         threads=threads or os.cpu_count() or 1,
         max_tokens_per_s=max_tokens_per_s,
         allow_private=allow_private,
+        notice_s=notice_s,
     )
     setup_logging(name, folder / "logs", json_lines)
     asyncio.run(_run(settings, KeypairSigner(opened.hotkey), chain))
@@ -91,10 +101,10 @@ def start(
 
 async def _run(settings: Settings, signer: KeypairSigner, chain_url: str) -> None:
     from common.chain.sdk import SdkChain, isolate_sdk
-    from miner.agent import Agent, Ports
+    from miner.agent import Agent, Ports, Stop
 
     isolate_sdk(settings.folder / "sdk")
-    stop = asyncio.Event()
+    stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _stop, stop)
     chain = SdkChain(chain_url)
@@ -106,16 +116,17 @@ async def _run(settings: Settings, signer: KeypairSigner, chain_url: str) -> Non
     logger.info("stopped")
 
 
-def _stop(stop: asyncio.Event) -> None:
-    if not stop.is_set():
-        logger.info("stopping after the current step")
-    stop.set()
+def _stop(stop: Stop) -> None:
+    logger.info("stopping at once" if stop.drain.is_set() else "stopping after the current step and what it hands in")
+    stop.ask()
 
 
-def _check(max_tokens_per_s: float | None, threads: int | None, device: str) -> None:
+def _check(max_tokens_per_s: float | None, threads: int | None, device: str, notice_s: float) -> None:
     """Raise OperatorError for settings that are wrong by themselves or together."""
     if max_tokens_per_s is not None and not 0 < max_tokens_per_s < float("inf"):
         raise OperatorError(f"--max-tokens-per-s must be a positive number, not {max_tokens_per_s:g}")
     if threads is not None and threads > 4 * (os.cpu_count() or 1):
         raise OperatorError(f"--threads {threads} is far more than this machine's {os.cpu_count()} cores")
+    if not LEAST_NOTICE_S <= notice_s <= MOST_NOTICE_S:
+        raise OperatorError(f"--notice-s must be {LEAST_NOTICE_S:g} to {MOST_NOTICE_S:g} seconds, not {notice_s:g}")
     check_device(device)

@@ -1,8 +1,8 @@
-"""From a round's work to a submission, and from the round's end to the new residual. Pure.
+"""From a mark of the training to a submission: encode, sign, and refuse what no gate would let pass. Pure.
 
-A miner refuses to send what the gates would refuse, and says why. The accounting of error feedback is in
-``common/merge/feedback.py``: whatever becomes of a submission, what was not merged stays in the residual. The one thing
-that is thrown away is a vector that is not finite, since it would poison everything after it.
+What a submission says is ``target = β·residual + moved``; the accounting of it is in ``common/merge/account.py``.
+The target is not kept: until its round is settled the residual does not change, so it can be computed again, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -18,110 +18,133 @@ from common.codec.container import decode, encode, partition_hashes
 from common.codec.params import CodecParams, delta_params
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer
-from common.merge import feedback as fb
-from common.merge.feedback import Feedback, Settled
+from common.merge.account import Account, norm, wanted
 from common.merge.gates import check_delta
 from common.model.layout import Vector
 from common.records import Manifest, ObjectRef, open_manifest, sign_manifest
-from common.runlog.entries import PlanMember
 from common.spec import SCHEMA, RunSpec
-from common.units import RoundId, ShardId, sha256_hex
-from miner.trace import trace_root
-from miner.work import WorkDone
+from common.units import Revision, RoundId, Sha256, ShardId, sha256_hex
+from miner.trace import claimed, sample_ranges, trace_root
+from miner.work import Mark, Work
 
+SHARD = ShardId(0)
 NUM_PARTITIONS = 1
 """Ranges of a delta that the manifest names by hash; more of them come with the butterfly."""
 ADAM_REACH = 4.0
 """AdamW moves a value by at most about this many learning rates a step."""
 REJECTED_CAP = 2.0
-"""After a rejection the residual keeps at most this many times the norm of the round's own work."""
+"""After a rejection the residual keeps at most this many times the norm of the work since the last settled mark."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A delta ready to be sent, and what is needed to settle it later."""
+    """A delta and its signed manifest, ready to be sent."""
 
     manifest: Manifest
     record: SignedRecord
     """The signed manifest."""
-    target: Vector
-    """``β·residual + (local − base)``: what the miner wanted to say."""
     delta: bytes
-    """What it says: the encoded target."""
-    cap_norm: float
-    """Norm that the residual keeps at most if the plan rejects the delta."""
+    """The encoded target."""
 
     @property
     def round(self) -> RoundId:
         return self.manifest.round
 
+    @property
+    def final(self) -> bool:
+        return self.manifest.final
 
-def build(spec: RunSpec, memory: Feedback, work: WorkDone, base: Vector, signer: Signer) -> Submission:
-    """Encode and sign the work. Raises ``Rejected`` (``absurd_norm``, ``no_tokens``, and as ``check_delta`` finds)."""
-    target = fb.target(memory, work.local, base, spec.codec.feedback)
-    work_norm = fb.norm(work.local - base)
-    refuse(spec, target, work, fb.norm(memory.residual))
-    params = delta_params(spec.codec, work.base_revision)
+    @property
+    def origin(self) -> tuple[RoundId, Revision, Sha256]:
+        """Round, base revision and hash."""
+        return self.manifest.round, self.manifest.base_revision, self.manifest.delta.sha256
+
+    @property
+    def name(self) -> tuple[RoundId, Sha256]:
+        """What a plan calls it by."""
+        return self.manifest.round, self.manifest.delta.sha256
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """A submission that a plan may still name, and what is needed to settle it then."""
+
+    sent: Submission
+    work: Work
+    cap_norm: float
+    """Norm that the residual keeps at most if the plan rejects the delta."""
+
+    @property
+    def order(self) -> tuple[int, int, RoundId]:
+        """Of two on one base the later one is larger."""
+        return *self.work.reach, self.sent.round
+
+
+def build(spec: RunSpec, account: Account, mark: Mark, round_id: RoundId, final: bool, signer: Signer) -> Outstanding:
+    """Encode and sign the work of ``mark`` for a round on its base.
+
+    Raises ``Rejected`` (``absurd_norm``, ``no_tokens``, and as ``check_delta`` finds).
+    """
+    target = refuse(spec, account, mark.work)
+    params = delta_params(spec.codec, mark.base.revision)
     delta = encode(target, params)
-    manifest = _manifest(spec, work, delta, params, len(target), signer)
-    return Submission(manifest, sign_manifest(manifest, signer), target, delta, REJECTED_CAP * work_norm)
+    manifest = _manifest(spec, mark, round_id, final, delta, params, signer)
+    sent = Submission(manifest, sign_manifest(manifest, signer), delta)
+    return Outstanding(sent, mark.work, REJECTED_CAP * norm(mark.work.moved))
 
 
-def reopen(spec: RunSpec, envelope: Json, target: Vector, delta: bytes, cap_norm: float) -> Submission:
+def reopen(spec: RunSpec, envelope: Json, delta: bytes) -> Submission:
     """A submission read back from disk. Raises ``Rejected`` unless manifest and delta belong together."""
     manifest, record = open_manifest(envelope, spec.run)
     if sha256_hex(delta) != manifest.delta.sha256:
         raise Rejected("bad_state", "the stored delta is not the one that its manifest names")
-    return Submission(manifest, record, target, delta, cap_norm)
+    return Submission(manifest, record, delta)
 
 
-def refuse(spec: RunSpec, target: Vector, work: WorkDone, residual_norm: float) -> None:
-    """Raise ``Rejected`` for a delta that no gate would let pass."""
+def decoded(spec: RunSpec, sent: Submission, count: int) -> Vector:
+    """What the delta says. Raises ``Rejected`` as the decoder does."""
+    return decode(sent.delta, expect=delta_params(spec.codec, sent.manifest.base_revision), count=count)
+
+
+def refuse(spec: RunSpec, account: Account, work: Work) -> Vector:
+    """The target, unless no gate would let it pass: then ``Rejected``."""
     if work.steps == 0:
-        raise Rejected("no_tokens", "no inner step was taken in this round")
+        raise Rejected("no_tokens", "no inner step was taken")
+    if not np.isfinite(work.moved).all():
+        raise Rejected("non_finite", "the work has values that are infinite or not a number")
+    try:
+        target = wanted(account, work.moved, spec.codec.feedback)
+    except ValueError as error:
+        raise Rejected("non_finite", str(error)) from None
     found = check_delta(target)
     if found is not None:
         raise Rejected(found.code, found.reason)
-    size = fb.norm(target)
-    reach = ADAM_REACH * spec.inner.lr * work.steps * math.sqrt(len(target)) + residual_norm
+    size = norm(target)
+    reach = ADAM_REACH * spec.inner.lr * work.steps * math.sqrt(len(target)) + norm(account.residual)
     if size > reach:
         raise Rejected("absurd_norm", f"its norm {size:.4g} is more than {work.steps} steps can do ({reach:.4g})")
+    return target
 
 
-def unsent(spec: RunSpec, memory: Feedback, moved: Vector) -> Settled:
-    """The memory after a round in which nothing was sent: the work ``moved = local − base`` goes into the residual."""
-    target = fb.target(memory, moved, np.zeros_like(moved), spec.codec.feedback)
-    if not np.isfinite(target).all():
-        return Settled(memory, fb.norm(memory.residual), 0.0, "the round's work is not finite and was dropped")
-    return fb.not_named(memory, target)
-
-
-def settle(spec: RunSpec, memory: Feedback, sent: Submission, member: PlanMember | None, committed: bool) -> Settled:
-    """The memory after the round of ``sent`` has ended; ``member`` is what the plan says of this miner."""
-    if member is None or not committed or member.delta.sha256 != sent.manifest.delta.sha256:
-        return fb.not_named(memory, sent.target)
-    if member.decision == "rejected":
-        return fb.rejected(memory, sent.target, sent.cap_norm)
-    params = delta_params(spec.codec, sent.manifest.base_revision)
-    return fb.named(memory, sent.target, decode(sent.delta, expect=params, count=len(sent.target)))
-
-
-def _manifest(spec: RunSpec, work: WorkDone, delta: bytes, params: CodecParams, count: int, signer: Signer) -> Manifest:
-    shard, digest = ShardId(0), sha256_hex(delta)
+def _manifest(
+    spec: RunSpec, mark: Mark, round_id: RoundId, final: bool, delta: bytes, params: CodecParams, signer: Signer
+) -> Manifest:
+    digest, trace = sha256_hex(delta), claimed(mark.work.trace)
+    samples = sample_ranges(trace)
     return Manifest(
         schema=SCHEMA,
         run=spec.run,
         signer=signer.hotkey,
-        key=keys.delta_key(spec.run, work.round, shard, signer.hotkey, digest),
-        round=work.round,
-        base_revision=work.base_revision,
-        base_sha256=work.base_sha256,
-        shard=shard,
+        key=keys.delta_key(spec.run, round_id, SHARD, signer.hotkey, digest),
+        round=round_id,
+        base_revision=mark.base.revision,
+        base_sha256=mark.base.sha256,
+        shard=SHARD,
         delta=ObjectRef(digest, len(delta)),
-        tokens=work.tokens,
-        steps=work.steps,
-        sample_start=work.sample_start,
-        sample_count=work.sample_count,
-        trace_root=trace_root(work.trace),
-        partitions=partition_hashes(delta, count, params, NUM_PARTITIONS),
+        final=final,
+        tokens=sum(part.count for part in samples) * spec.data.seq_len,
+        steps=len(trace),
+        samples=samples,
+        trace_root=trace_root(trace),
+        partitions=partition_hashes(delta, len(mark.work.moved), params, NUM_PARTITIONS),
     )

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.errors import Fatal
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
-from common.units import Hotkey, RoundId
+from common.units import Hotkey, Revision, RoundId, Sha256
+from miner.delta import SHARD
+from miner.settle import OwnPlan
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,29 @@ class LogView:
     """The log up to ``state.next_seq``."""
 
     state: RunState
-    planned: Mapping[RoundId, PlanMember] = field(default_factory=dict)
-    """This miner's place in the plan of each round that named it."""
+    planned: Mapping[RoundId, tuple[PlanMember, ...]] = field(default_factory=dict)
+    """This miner's places in the newest plan of each round that named it, or that did before it was made again."""
 
-    def committed(self, round_id: RoundId) -> bool:
-        """Whether the round made a revision."""
-        return any(node.round == round_id for node in self.state.revisions.values())
+    def plans(self, after: Revision, upto: Revision) -> tuple[OwnPlan, ...]:
+        """The plans that led from revision ``after`` to ``upto``, in order. Raises ``Fatal`` for another branch."""
+        path = self.state.lineage(upto)
+        start = next((i for i, node in enumerate(path) if node.revision == after), None)
+        if start is None:
+            raise Fatal(f"revision {upto} does not descend from revision {after}, which this miner has settled")
+        plans = []
+        for node in path[start + 1 :]:
+            assert node.round is not None, "only revision 0 is made by no round"
+            assert node.parent is not None, "only revision 0 has no parent"
+            plans.append(OwnPlan(node.revision, node.parent, self.planned.get(node.round, ())))
+        return tuple(plans)
+
+    @property
+    def deferred(self) -> frozenset[tuple[RoundId, Sha256]]:
+        """This miner's submissions that the open round's plan defers, or that of the head did: what may still come."""
+        opened, made = self.state.open_round, self.state.head_node.round
+        rounds = {made} | ({opened.round} if opened and opened.plan else set())
+        members = [m for round_id in rounds if round_id is not None for m in self.planned.get(round_id, ())]
+        return frozenset((m.round, m.delta.sha256) for m in members if m.decision == "deferred")
 
 
 def catch_up(log: LogReader, hotkey: Hotkey, view: LogView | None) -> LogView:
@@ -35,7 +55,13 @@ def catch_up(log: LogReader, hotkey: Hotkey, view: LogView | None) -> LogView:
     for step in log.steps(state):
         state = step.state
         if step.void is None and step.entry is not None and isinstance(step.entry.data, RoundFrozen):
-            plan = step.entry.data
-            planned.update((plan.round, member) for member in plan.members if member.hotkey == hotkey)
+            _note(planned, step.entry.data, hotkey)
     assert state is not None, "a log has a genesis"
     return LogView(state, planned)
+
+
+def _note(planned: dict[RoundId, tuple[PlanMember, ...]], plan: RoundFrozen, hotkey: Hotkey) -> None:
+    """A later attempt of the same round takes the place of the one before."""
+    mine = tuple(m for m in plan.members if m.hotkey == hotkey and m.shard == SHARD)
+    if mine or plan.round in planned:
+        planned[plan.round] = mine

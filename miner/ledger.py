@@ -1,95 +1,163 @@
-"""What a miner owes and is owed: the residual, the submission under way, and work saved at a stop, each also on disk.
+"""What a miner owes and is owed: account, submissions that a plan can still name, work put away. On disk, too.
 
-Invariants: the outcome of a round enters the residual exactly once, whenever the process is killed; a submission is
-on disk before its first byte is sent. The event loop owns it; only the writing itself happens in a thread.
+Invariants: the word of a plan enters the account exactly once, whenever the process is killed; a submission is on disk
+before its first byte is sent, and goes only when it is settled or when the leader holds a later one whole. The event
+loop owns it; only the writing itself happens in a thread, one change at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
 from loguru import logger
 
 from common.blocking import in_thread
-from common.merge.feedback import Feedback, Settled
-from common.model.layout import Vector
+from common.merge.account import Account
 from common.spec import RunSpec
-from common.units import RoundId
+from common.units import Revision
 from miner.adamw import OptimizerState
-from miner.delta import Submission, settle, unsent
-from miner.follow import LogView
-from miner.state import NO_ROUND, Memory, StateFolder
-from miner.work import WorkDone
+from miner.delta import Outstanding, Submission
+from miner.settle import OwnPlan, Settlement, Standing, settle
+from miner.state import Memory, StateFolder
+from miner.work import Work
+
+MAX_LIVE = 8
+"""Submissions of one base that are kept while none of them is confirmed: rounds that were aborted one after the other
+on a dead uplink."""
 
 
 class Ledger:
-    """Memory, pending submission and carried work of one miner in one run."""
+    """Memory and outstanding submissions of one miner in one run."""
 
     def __init__(
-        self, spec: RunSpec, folder: StateFolder, memory: Memory, pending: Submission | None, carried: WorkDone | None
+        self, spec: RunSpec, folder: StateFolder, count: int, memory: Memory | None, live: Sequence[Outstanding]
     ) -> None:
-        self.memory = memory
-        self.pending = pending
-        """Handed in, or about to be, and not settled."""
-        self.carried = carried
-        """Work of an interrupted round that no trainer holds; its ``local`` is ``local − base``."""
         self._spec = spec
         self._folder = folder
+        self._count = count
+        self._memory = memory
+        self._live = tuple(sorted(live, key=lambda one: one.order))
+        self._writing = asyncio.Lock()
 
     @classmethod
     def open(cls, spec: RunSpec, folder: StateFolder, count: int) -> Ledger:
         """What the disk holds, or a fresh ledger for vectors of ``count`` values. Blocks."""
-        memory = folder.load_memory() or fresh_memory(count)
-        pending, carried = folder.load_pending(), folder.load_progress()
-        if pending is not None and pending.round <= memory.settled_round:
-            pending = None
-        if carried is not None and (carried.round <= memory.settled_round or pending is not None):
-            carried = None  # what is pending was made of it
-        found = pending or carried
-        if found is not None:
-            logger.info("found unsettled work of round {} on disk", found.round)
-        return cls(spec, folder, memory, pending, carried)
+        memory, live = folder.load_memory(), []
+        for one in folder.load_submissions():
+            if memory is not None and one.sent.manifest.base_revision == memory.settled:
+                live.append(one)
+            else:
+                folder.drop_submission(one.sent)  # settled, or made with a residual that is lost
+        made = cls(spec, folder, count, memory, live)
+        if (work := made.work) is not None:
+            logger.info("found {} steps of work on revision {} on disk", work.steps, made.settled)
+        return made
 
-    async def hand_in(self, sent: Submission) -> None:
-        """Keep a submission until its round ends."""
-        await in_thread(lambda: self._folder.save_pending(sent))
-        await in_thread(self._folder.drop_progress)
-        self.pending, self.carried = sent, None
+    @property
+    def count(self) -> int:
+        """Length of the vectors."""
+        return self._count
 
-    async def interrupt(self, done: WorkDone, base: Vector) -> None:
-        """Keep the work of a round that this process will not end."""
-        moved = WorkDone(**{**done.__dict__, "local": done.local - base})
-        await in_thread(lambda: self._folder.save_progress(moved))
-        self.carried = moved
+    @property
+    def settled(self) -> Revision | None:
+        """The revision that work and submissions are on; None before the first."""
+        return None if self._memory is None else self._memory.settled
 
-    def taken_up(self) -> None:
-        """A trainer goes on with the carried work; the disk keeps its copy until the round is settled."""
-        self.carried = None
+    @property
+    def account(self) -> Account:
+        return Account.empty(self._count) if self._memory is None else self._memory.account
 
-    async def settle(
-        self, view: LogView, round_id: RoundId, moved: Vector | None, optimizer: OptimizerState | None
-    ) -> Settled:
-        """Put the outcome of a round that ended into the memory, on disk first.
+    @property
+    def pending(self) -> Submission | None:
+        """What the settled revision's plan deferred."""
+        return None if self._memory is None else self._memory.pending
 
-        ``moved`` is ``local − base`` of a round in which nothing was handed in, ``optimizer`` the trainer's state.
+    @property
+    def live(self) -> tuple[Outstanding, ...]:
+        """Submissions that the next plan may name, the oldest first."""
+        return self._live
+
+    @property
+    def optimizer(self) -> OptimizerState | None:
+        """As of the last settlement or orderly stop."""
+        return None if self._memory is None else self._memory.optimizer
+
+    @property
+    def work(self) -> Work | None:
+        """The latest work on the settled revision that the disk holds."""
+        found = [one.work for one in self._live]
+        if self._memory is not None and self._memory.carried is not None:
+            found.append(self._memory.carried)
+        return max(found, key=lambda work: work.reach, default=None)
+
+    async def adopt(self, head: Revision) -> None:
+        """Begin at ``head``: nothing before it concerns this miner."""
+        assert self._memory is None, "a ledger begins once"
+        zeros = np.zeros(self._count, dtype=np.float32)
+        await self._write(Memory(Account(zeros), OptimizerState(zeros.copy(), zeros.copy(), 0), head))
+
+    async def hand_in(self, one: Outstanding) -> bool:
+        """Keep a submission until it is settled. False when its base is settled already: then it is too late for it."""
+        async with self._writing:
+            if one.sent.manifest.base_revision != self.settled:
+                return False
+            await in_thread(lambda: self._folder.save_submission(one))
+            live = sorted((*self._live, one), key=lambda each: each.order)
+            for old in live[:-MAX_LIVE]:
+                logger.warning("round {}: forgetting a submission that was never confirmed", old.sent.round)
+            await self._keep(live[-MAX_LIVE:])
+            return True
+
+    async def confirm(self, sent: Submission) -> None:
+        """The leader has all of ``sent``: no plan names an earlier one any more."""
+        async with self._writing:
+            mine = next((one for one in self._live if one.sent.name == sent.name), None)
+            if mine is not None:
+                await self._keep([one for one in self._live if one.order >= mine.order])
+
+    def outcome(self, plans: Sequence[OwnPlan]) -> Settlement:
+        """What ``plans`` make of what is held. Pure; for a thread."""
+        return settle(self._spec, Standing(self.account, self._live, self.pending), plans)
+
+    async def settle(self, head: Revision, outcome: Settlement, optimizer: OptimizerState | None) -> None:
+        """Take over an outcome of ``outcome`` up to revision ``head``: one rename on disk, then the clean-up.
+
+        What was submitted and not settled stays as carried work. ``optimizer`` is the trainer's present state.
         """
-        settled = self._outcome(view, round_id, moved)
-        memory = Memory(settled.feedback, optimizer or self.memory.optimizer, round_id)
+        async with self._writing:
+            standing = outcome.standing
+            carried = await in_thread(lambda: self._left(outcome))
+            state = optimizer or self.optimizer
+            assert state is not None, "a ledger that settles has begun"
+            await self._write(Memory(standing.account, state, head, standing.pending, carried))
+            await self._keep([])
+
+    async def put_away(self, work: Work | None, optimizer: OptimizerState) -> None:
+        """Keep work of the settled revision that no submission holds, and the optimizer's state, for the next start."""
+        async with self._writing:
+            assert self._memory is not None, "work has a base"
+            held = self._memory
+            known = self.work
+            later = work if work is not None and (known is None or work.reach > known.reach) else held.carried
+            await self._write(Memory(held.account, optimizer, held.settled, held.pending, later))
+
+    def _left(self, outcome: Settlement) -> Work | None:
+        """Of the latest work on disk what ``outcome`` has not settled."""
+        work, mark = self.work, outcome.mark
+        left = None if work is None else work.without(mark.work if mark else None)
+        return left if left is not None and left.steps else None
+
+    async def _write(self, memory: Memory) -> None:
         await in_thread(lambda: self._folder.save_memory(memory))
-        await in_thread(self._folder.drop_round)
-        self.memory, self.pending, self.carried = memory, None, None
-        return settled
+        self._memory = memory
 
-    def _outcome(self, view: LogView, round_id: RoundId, moved: Vector | None) -> Settled:
-        feedback = self.memory.feedback
-        if self.pending is not None and self.pending.round == round_id:
-            return settle(self._spec, feedback, self.pending, view.planned.get(round_id), view.committed(round_id))
-        if moved is None and self.carried is not None:
-            moved = self.carried.local
-        if moved is None:
-            return Settled(feedback, 0.0, 0.0, "no work was done")
-        return unsent(self._spec, feedback, moved)
-
-
-def fresh_memory(count: int) -> Memory:
-    """At the start of a run."""
-    zeros = Feedback.empty(count)
-    return Memory(zeros, OptimizerState(zeros.residual.copy(), zeros.residual.copy(), 0), NO_ROUND)
+    async def _keep(self, live: Sequence[Outstanding]) -> None:
+        """Forget all submissions but ``live``."""
+        kept = {one.sent.name for one in live}
+        gone = [one.sent for one in self._live if one.sent.name not in kept]
+        self._live = tuple(live)
+        for sent in gone:
+            await in_thread(partial(self._folder.drop_submission, sent))

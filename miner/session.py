@@ -1,9 +1,9 @@
-"""A miner's life in one run: the moves that ``phases.decide`` asks for, one after the other.
+"""A miner's life in one run: the moves that ``policy.decide`` asks for, one after the other.
 
-Three tasks share one event loop: the heart, the reader of the log (both in ``agent.py``), and this loop of moves;
-training has a thread of its own, and so has every blocking call. None of them ends the process when the validator, the
-storage or the chain is away: each waits with backoff and says what for, in the log and in the heartbeat's note. State
-changes only in the event loop.
+Tasks share one event loop: the heart, the reader of the log (both in ``agent.py``), this loop of moves, and the jobs
+that it starts; training has a thread of its own, and so has every blocking call. None of them ends the process when the
+validator, the storage or the chain is away: each waits with backoff and says what for, in the log and in the
+heartbeat's note. State changes only in the event loop.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import numpy as np
 from loguru import logger
 
 from common.blocking import in_thread
@@ -18,89 +19,121 @@ from common.data.dataset import Dataset
 from common.data.fetch import ensure_dataset
 from common.data.stream import SampleStream
 from common.errors import Rejected, RemoteError
-from common.units import RoundId
-from common.wire import HeartbeatReply, Phase
+from common.merge.account import Account, norm
+from common.units import Revision, RoundId
+from common.wire import HeartbeatReply
 from miner.context import Context
-from miner.delta import Submission, build
+from miner.deadlines import Deadlines
+from miner.delta import Outstanding, build
+from miner.desk import Desk
 from miner.follow import LogView
+from miner.jobs import Job, Jobs
 from miner.ledger import Ledger
-from miner.phases import Facts, Move, Order, decide
+from miner.meter import UploadMeter
+from miner.policy import Made, Move, decide
 from miner.revisions import Held, bring_to_head
-from miner.uplink import Delivery, Uplink
-from miner.work import Assignment, RoundWork
+from miner.settle import Settlement
+from miner.survey import survey
+from miner.uplink import Uplink
+from miner.work import Base, Mark, RoundWork, Stream
+
+HOPELESS = frozenset({"non_finite", "absurd_norm"})
+"""Refusals of one's own work after which training on from it makes no sense."""
 
 
 class Session:
     """Everything that changes while a miner works in a run. The event loop owns it."""
 
-    def __init__(self, context: Context, uplink: Uplink, ledger: Ledger, view: LogView) -> None:
+    def __init__(
+        self, context: Context, uplink: Uplink, meter: UploadMeter, ledger: Ledger, view: LogView, times: Deadlines
+    ) -> None:
         self.context = context
+        self.meter = meter
         self.ledger = ledger
         self.view = view
         self.held: Held | None = None
-        self.begun: RoundId | None = None
-        """The round in the training thread."""
-        self.phase = Phase.STARTING
+        self.base: Revision | None = None
+        """The revision in the training thread."""
         self.waiting_for = "starting"
         """What the miner does or waits for, in plain words."""
         self.trouble = ""
-        """Why the last submission was refused or not made."""
-        self.gave_up = False
+        """Why the last submission was refused or not made, or what can't be fetched."""
+        self.gave_up: RoundId | None = None
+        """The round whose final submission could not be made."""
         self.changed = asyncio.Event()
         """Set whenever there is something new to decide on."""
-        self._uplink = uplink
-        self._dataset: Dataset | None = None
-        self._reply: HeartbeatReply | None = None
-        self._done = False
-        self._draining = False
-        self._training = False
-        self._delivery: asyncio.Task[Delivery] | None = None
-        self._syncing = context.patience("fetching the revision")
+        self.desk = Desk(uplink, ledger)
+        self.jobs = Jobs(self.changed.set)
+        self.times = times
+        self.dataset: Dataset | None = None
+        self.stream: RoundId | None = None
+        """The round whose samples are trained on."""
+        self.reply: HeartbeatReply | None = None
+        self.heard_s = 0.0
+        """When it came, on the monotonic clock."""
+        self.making: Made | None = None
+        """What is being encoded."""
+        self.marked_s = 0.0
+        """When the last submission, or training, was begun."""
+        self.encode_s = 0.0
+        """What it took to make the last one."""
+        self.training = False
+        self.left = False
+        """Whether nothing will be sent any more."""
+        self._draining = self._hurry = False
         self._moves: dict[Move, Callable[[], Awaitable[None]]] = {
-            Move.SETTLE: self._settle,
+            Move.FETCH: self._fetch,
             Move.SYNC: self._sync,
+            Move.SETTLE: self._settle,
             Move.BEGIN: self._begin,
-            Move.TRAIN: self._train,
-            Move.SUBMIT: self._submit,
+            Move.RESTREAM: self._restream,
+            Move.DRIP: lambda: self._submit("drip"),
+            Move.FINAL: lambda: self._submit("final"),
             Move.DELIVER: self._deliver,
-            Move.WAIT: self._wait,
+            Move.RECALL: lambda: self.jobs.cancel(Job.DELIVER),
+            Move.TRAIN: lambda: self._stay(True),
+            Move.REST: lambda: self._stay(False),
         }
 
     async def run(self) -> None:
-        """Work until ``drain`` was called. Raises ``Fatal`` when the training thread has died, and what else can't be
-        waited for."""
+        """Work until it was told to drain and has done so. Raises ``Fatal`` when the training thread has died, and what
+        else can't be waited for."""
         try:
-            self._dataset = await self._fetch_dataset()
             while await self._turn():
                 pass
             await self._put_away()
         finally:
-            self._drop_delivery()
+            await self.jobs.end()
 
     async def _turn(self) -> bool:
         """One move; False when the time has come to end."""
         self.changed.clear()
-        self._take_delivery()
-        facts = self.facts()
-        move, reason = decide(facts)
-        if facts.draining and move is Move.WAIT:
-            return False
+        self.jobs.collect()
+        move, reason = decide(survey(self), self.times, self.context.spec.round.overlap)
         self._say(move, reason)
+        if move is Move.LEAVE:
+            self.left = True
+            return False
         await self._moves[move]()
         return True
 
     def drain(self) -> None:
-        """End after the current step: store what there is, and return from ``run``."""
+        """Hand in what there is, store the rest, and return from ``run``."""
         self._draining = True
+        self.changed.set()
+
+    def hurry(self) -> None:
+        """Wait for no delivery any more."""
+        self._draining = self._hurry = True
         self.changed.set()
 
     def heard(self, reply: HeartbeatReply) -> None:
         """Take in the leader's answer."""
-        before, self._reply = self._reply, reply
-        if before is not None and before.instance != reply.instance and self.ledger.pending is not None:
-            logger.info("another leading process answers; announcing the delta again")
-            self._done = False
-            self._drop_delivery()
+        before, self.reply = self.reply, reply
+        self.heard_s = self.context.clock.monotonic_s()
+        if before is not None and before.instance != reply.instance:
+            logger.info("another leading process answers; announcing again what is not settled")
+            self.desk.reopen()
         self.changed.set()
 
     def read(self, view: LogView) -> None:
@@ -109,30 +142,15 @@ class Session:
             self.changed.set()
         self.view = view
 
-    def facts(self) -> Facts:
-        """What the next move rests on."""
-        state, pending, carried = self.view.state, self.ledger.pending, self.ledger.carried
-        open_round = state.open_round
-        return Facts(
-            head=state.head,
-            open_round=open_round.round if open_round else None,
-            frozen=open_round is not None and open_round.plan is not None,
-            held=self.held.revision if self.held else None,
-            begun=self.begun,
-            carried=carried.round if carried else None,
-            pending=pending.round if pending else None,
-            done=self._done,
-            gave_up=self.gave_up,
-            worked=self.context.worker.progress().round_steps > 0,
-            order=self._order(),
-            behind=self._reply is not None and self._reply.next_seq > state.next_seq,
-            draining=self._draining,
-        )
+    @property
+    def draining(self) -> bool:
+        """Whether the process is about to end."""
+        return self._draining
 
-    def _order(self) -> Order | None:
-        """The leader's word, if it is about the round that the log has open."""
-        opened, told = self.view.state.open_round, self._reply.round if self._reply else None
-        return told.instruction if opened and told and told.round == opened.round else None
+    @property
+    def hurried(self) -> bool:
+        """Whether it must not wait for any delivery."""
+        return self._hurry
 
     def _say(self, move: Move, reason: str) -> None:
         if reason != self.waiting_for:
@@ -141,140 +159,152 @@ class Session:
 
     # The moves.
 
-    async def _wait(self) -> None:
-        self.phase = Phase.WAITING
-        await self._let_train(False)
-        await self.changed.wait()
+    async def _stay(self, train: bool) -> None:
+        await self._let_train(train)
+        try:
+            await asyncio.wait_for(self.changed.wait(), self.times.look_s)
+        except TimeoutError:
+            return
 
-    async def _train(self) -> None:
-        self.phase = Phase.TRAINING
-        await self._let_train(True)
-        await self.changed.wait()
+    async def _fetch(self) -> None:
+        async def fetch() -> None:
+            patience, dataset = self.context.patience("fetching the dataset"), self.context.spec.data.dataset
+            self.dataset = await patience.insist(
+                lambda: in_thread(lambda: ensure_dataset(self.context.reader, dataset, self.context.cache))
+            )
+
+        self.jobs.start(Job.FETCH, fetch())
 
     async def _sync(self) -> None:
-        self.phase = Phase.SYNCING if self.held is None else Phase.APPLYING
-        state, held = self.view.state, self.held
-        try:
-            self.held = await in_thread(lambda: bring_to_head(self.context.reader, state, held))
-        except RemoteError as error:
-            self.trouble = str(error)
-            return await self._syncing.bear(error)
-        self._syncing.relax()
-        logger.bind(event="revision", revision=state.head).info(
-            "holds revision {}, weights {} proved", state.head, self.held.sha256[:12]
-        )
+        self.jobs.start(Job.SYNC, self._bring_to_head())
 
-    async def _begin(self) -> None:
-        opened, held, carried = self.view.state.open_round, self.held, self.ledger.carried
-        assert opened is not None
-        assert held is not None
-        assert self._dataset is not None
-        stream = SampleStream(
-            self._dataset, held.sha256, opened.round, self.context.signer.hotkey, self.context.spec.data.seq_len
-        )
-        assignment = Assignment(opened.round, held.revision, held.sha256, held.weights, stream)
-        await self.context.worker.call(lambda work: work.begin(assignment, carried))
-        self.ledger.taken_up()
-        self.begun, self.trouble = opened.round, ""
+    async def _bring_to_head(self) -> None:
+        """Fetch, decode, step and prove beside the training."""
+        patience = self.context.patience("fetching the revision")
 
-    async def _submit(self) -> None:
-        self.phase = Phase.ENCODING
-        await self._let_train(False)
-        sent = await self._encode()
-        if sent is not None:
-            await self.ledger.hand_in(sent)
+        async def once() -> Held:
+            state, held = self.view.state, self.held
+            try:
+                return await in_thread(lambda: bring_to_head(self.context.reader, state, held))
+            except RemoteError as error:
+                self.trouble = str(error)
+                raise
 
-    async def _encode(self) -> Submission | None:
-        """The round's submission; None when the gates would refuse it."""
-        spec, memory, held = self.context.spec, self.ledger.memory.feedback, self.held
-        assert held is not None
-        work = await self.context.worker.call(RoundWork.done)
-        try:
-            return await in_thread(lambda: build(spec, memory, work, held.weights, self.context.signer))
-        except Rejected as error:
-            self.gave_up, self.trouble = True, f"not sent: {error}"
-            logger.error("round {} is not handed in: {}; the work stays in the residual", work.round, error)
-            return None
-
-    async def _deliver(self) -> None:
-        self.phase = Phase.UPLOADING
-        pending = self.ledger.pending
-        if self._delivery is None and pending is not None:
-            self._delivery = asyncio.create_task(self._uplink.deliver(pending))
-            self._delivery.add_done_callback(lambda _: self.changed.set())
-        await self.changed.wait()
-
-    def _take_delivery(self) -> None:
-        """What the delivery came to, once it has ended. Raises what it ended with."""
-        if self._delivery is None or not self._delivery.done():
-            return
-        ended, self._delivery = self._delivery, None
-        delivery, sent = ended.result(), self.ledger.pending
-        assert sent is not None
-        self._done = True
-        self.trouble = "" if delivery.accepted else f"refused: {delivery.code}: {delivery.reason}"
-        level = "INFO" if delivery.accepted else "ERROR"
-        logger.bind(event="delivery", round=sent.round, accepted=delivery.accepted, code=delivery.code).log(
-            level, "round {}: {}", sent.round, delivery.reason
+        held = await patience.insist(once)
+        self.held, self.trouble = held, ""
+        logger.bind(event="revision", revision=held.revision).info(
+            "holds revision {}, weights {} proved", held.revision, held.sha256[:12]
         )
 
     async def _settle(self) -> None:
-        self.phase = Phase.APPLYING
-        await self._let_train(False)
-        self._drop_delivery()
-        round_id = self._ended_round()
-        moved = optimizer = None
-        if self.begun is not None and self.held is not None:
-            work, optimizer = await self.context.worker.call(lambda w: (w.done(), w.trainer.optimizer_state()))
-            moved = work.local - self.held.weights
-        settled = await self.ledger.settle(self.view, round_id, moved, optimizer)
-        if self.begun is not None:
-            await self.context.worker.call(RoundWork.drop)
-        self.begun, self._done, self.gave_up = None, False, False
-        logger.bind(event="settled", round=round_id, residual_norm=settled.residual_norm).info(
-            "round {} {}: {}; residual norm {:.4g}",
-            round_id,
-            "committed" if self.view.committed(round_id) else "aborted",
-            settled.reason,
-            settled.residual_norm,
-        )
+        """The account first in memory, then the training thread, then the disk: a kill in between settles anew."""
+        held, settled = self._held(), self.ledger.settled
+        if settled is None:
+            return await self.ledger.adopt(held.revision)
+        plans = self.view.plans(settled, held.revision)
+        outcome = await in_thread(lambda: self.ledger.outcome(plans))
+        mark, base, optimizer = outcome.mark, _base(held), None
+        if self.base is not None:
+            work = mark.work if mark else None
+            optimizer = await self.context.worker.call(lambda w: w.rebase(base, work))
+            self.base = held.revision
+        await self.ledger.settle(held.revision, outcome, optimizer)
+        self.gave_up = None
+        _tell(outcome, held.revision)
+
+    async def _begin(self) -> None:
+        opened, held, work = self.view.state.open_round, self._held(), self.ledger.work
+        assert opened is not None, "there is a round to begin in"
+        base, stream = _base(held), self._make_stream(opened.round, held.revision)
+        await self.context.worker.call(lambda w: w.begin(base, stream, work))
+        self.base, self.stream = held.revision, opened.round
+        self.marked_s = self.context.clock.monotonic_s()
+
+    async def _restream(self) -> None:
+        opened = self.view.state.open_round
+        assert opened is not None, "there is a round to take samples of"
+        stream = self._make_stream(opened.round, opened.base_revision)
+        await self.context.worker.call(lambda w: w.restream(stream))
+        self.stream = opened.round
+
+    async def _submit(self, kind: Made) -> None:
+        """Start making a submission; whoever does not train on after it ends the current step first."""
+        if kind == "final" and (self._draining or not self.context.spec.round.overlap):
+            await self._let_train(False)
+        opened = self.view.state.open_round
+        assert opened is not None, "there is a round to hand in for"
+        self.making, self.marked_s = kind, self.context.clock.monotonic_s()
+        self.jobs.start(Job.MAKE, self._make(opened.round, kind))
+
+    async def _make(self, round_id: RoundId, kind: Made) -> None:
+        try:
+            mark = await self.context.worker.call(RoundWork.mark)
+            account = self.ledger.account
+            if mark.base.revision != self.ledger.settled:
+                return  # a revision came in between: the next mark is on it
+            made = await self._build(account, mark, round_id, kind)
+            if made is not None and await self.ledger.hand_in(made):
+                self.encode_s = self.context.clock.monotonic_s() - self.marked_s
+        finally:
+            self.making = None
+
+    async def _build(self, account: Account, mark: Mark, round_id: RoundId, kind: Made) -> Outstanding | None:
+        """The submission; None when the gates would refuse it."""
+        spec, signer = self.context.spec, self.context.signer
+        try:
+            return await in_thread(lambda: build(spec, account, mark, round_id, kind == "final", signer))
+        except Rejected as error:
+            self.trouble = f"not sent: {error}"
+            self.gave_up = round_id if kind == "final" else self.gave_up
+            logger.error("round {}: no {} submission is made: {}", round_id, kind, error)
+            if error.code in HOPELESS:
+                why = f"the work is no good ({error})"
+                await self.context.worker.call(lambda w: w.give_up(why))
+            return None
+
+    async def _deliver(self) -> None:
+        sent = self.desk.next(self.view)
+        if sent is not None:
+            self.desk.sending = sent
+            self.jobs.start(Job.DELIVER, self.desk.deliver(sent))
 
     # Helpers.
 
-    def _ended_round(self) -> RoundId:
-        """The round that waits to be settled."""
-        pending, carried = self.ledger.pending, self.ledger.carried
-        owner = pending or carried
-        if pending is None and self.begun is not None:
-            return self.begun
-        assert owner is not None, "nothing to settle"
-        return owner.round
+    def _make_stream(self, round_id: RoundId, revision: Revision) -> Stream:
+        assert self.dataset is not None, "the dataset is there before training begins"
+        base_sha256 = self.view.state.revisions[revision].sha256
+        hotkey, seq_len = self.context.signer.hotkey, self.context.spec.data.seq_len
+        return Stream(round_id, revision, SampleStream(self.dataset, base_sha256, round_id, hotkey, seq_len))
+
+    def _held(self) -> Held:
+        assert self.held is not None, "a revision is here"
+        return self.held
 
     async def _let_train(self, on: bool) -> None:
-        if on != self._training:
+        if on != self.training:
             await self.context.worker.train(on)
-            self._training = on
-
-    def _drop_delivery(self) -> None:
-        if self._delivery is not None:
-            self._delivery.cancel()
-            self._delivery = None
-
-    async def _fetch_dataset(self) -> Dataset:
-        patience = self.context.patience("fetching the dataset")
-        dataset = self.context.spec.data.dataset
-        self.waiting_for = "fetching the dataset"
-        return await patience.insist(
-            lambda: in_thread(lambda: ensure_dataset(self.context.reader, dataset, self.context.cache))
-        )
+            self.training = on
 
     async def _put_away(self) -> None:
-        """Store the work of an unfinished round."""
-        self.phase = Phase.DRAINING
+        """Store what no submission holds."""
         await self._let_train(False)
-        if self.begun is None or self.held is None or self.ledger.pending is not None:
+        if self.base is None:
             return
-        done = await self.context.worker.call(RoundWork.done)
-        if done.steps:
-            await self.ledger.interrupt(done, self.held.weights)
-            logger.info("stored {} steps of round {}", done.steps, done.round)
+        mark, optimizer = await self.context.worker.call(lambda w: (w.mark(), w.trainer.optimizer_state()))
+        finite = mark.work.steps > 0 and bool(np.isfinite(mark.work.moved).all())
+        await self.ledger.put_away(mark.work if finite else None, optimizer)
+        logger.info("stored {} steps on revision {}", mark.work.steps, self.base)
+
+
+def _base(held: Held) -> Base:
+    return Base(held.revision, held.sha256, held.weights)
+
+
+def _tell(outcome: Settlement, revision: Revision) -> None:
+    for alarm in outcome.alarms:
+        logger.bind(event="alarm").error("{}", alarm)
+    size = norm(outcome.standing.account.residual)
+    said = "; ".join(outcome.reasons) or "no plan named this miner; all of its work goes on"
+    logger.bind(event="settled", revision=revision, residual_norm=size).info(
+        "on revision {}: {}; residual norm {:.4g}", revision, said, size
+    )

@@ -1,13 +1,13 @@
-"""What a miner keeps on disk, so that a kill at any instruction loses at most the inner steps of one round.
+"""What a miner keeps on disk: a kill at any instruction loses at most what was trained since the last submission.
 
-    memory.safetensors    after each round: residual, AdamW moments, and the round they are settled up to
-    pending.safetensors   before an upload: target, delta bytes, signed manifest
-    progress.safetensors  on an orderly stop in a round: the work so far and its trace
+    memory.safetensors                      after each settlement: residual, what is pending, the optimizer's vectors,
+                                            the settled revision, and work that was submitted and that no plan named
+    submission-<round>-<hash>.safetensors   before its first byte is sent: moved, trace, manifest and delta
 
-Each file is written whole beside its place, synced and renamed, and names the run, the spec and the hotkey. Order
-matters: the memory that settles a round is written before the round's pending and progress go, and a pending of a
-settled round counts for nothing, so a submission is settled exactly once. A file that is damaged or another run's is
-set aside (``.bad``) and said.
+Each file is written whole beside its place, synced and renamed, and names the run, the spec and the hotkey. One rename,
+that of the memory, moves everything from one revision to the next: a submission counts only while its base is the
+memory's settled revision. So it is settled exactly once, and what an interrupted clean-up left behind counts for
+nothing. A file that is damaged or another run's is set aside (``.bad``) and said.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from safetensors.numpy import save as to_safetensors
 
 from common.errors import Rejected, SetupError
 from common.files import atomic_file, lock_file
-from common.merge.feedback import Feedback
+from common.merge.account import Account, Pending
 from common.model.layout import Vector
 from common.spec import RunSpec, spec_hash
-from common.units import Hotkey, Revision, RoundId, Sha256
+from common.units import Hotkey, Revision
 from miner.adamw import OptimizerState
-from miner.delta import Submission, reopen
+from miner.delta import Outstanding, Submission, decoded, reopen
 from miner.trace import TraceStep
-from miner.work import WorkDone
+from miner.work import Work
 
 T = TypeVar("T")
 Tensors = Mapping[str, npt.NDArray[Any]]
 Facts = Mapping[str, str]
-NO_ROUND = -1
+SCHEMA = "2"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What lives from round to round."""
+    """What lives from revision to revision."""
 
-    feedback: Feedback
+    account: Account
     optimizer: OptimizerState
-    settled_round: int
-    """Newest round whose outcome is in the residual; ``NO_ROUND`` at the start."""
+    settled: Revision
+    """The revision up to which every plan's word is in the account; what is trained and submitted is on it."""
+    pending: Submission | None = None
+    """The delta of ``account.pending``."""
+    carried: Work | None = None
+    """Work on the settled revision that an earlier submission held, or that was put away at an orderly stop."""
 
 
 class StateFolder:
@@ -58,61 +62,51 @@ class StateFolder:
         self._folder = folder
         self._spec = spec
         self._count = count
-        self._owner = {"schema": "1", "run": spec.run, "spec": spec_hash(spec), "hotkey": hotkey}
+        self._owner = {"schema": SCHEMA, "run": spec.run, "spec": spec_hash(spec), "hotkey": hotkey}
         folder.mkdir(parents=True, exist_ok=True)
 
     def load_memory(self) -> Memory | None:
-        return self._load("memory", self._memory)
+        return self._load(self._folder / "memory.safetensors", self._memory)
 
     def save_memory(self, memory: Memory) -> None:
-        tensors: Tensors = {
-            "residual": memory.feedback.residual,
-            "first": memory.optimizer.first,
-            "second": memory.optimizer.second,
-        }
-        facts = {"settled_round": str(memory.settled_round), "optimizer_steps": str(memory.optimizer.steps)}
-        self._save("memory", tensors, facts)
+        held, optimizer = memory.account, memory.optimizer
+        tensors: dict[str, npt.NDArray[Any]] = {"residual": held.residual}
+        tensors |= {"first": optimizer.first, "second": optimizer.second}
+        facts = {"settled": str(memory.settled), "optimizer_steps": str(optimizer.steps)}
+        if held.pending is not None and memory.pending is not None:
+            tensors |= {"pending": held.pending.target, "delta": _bytes(memory.pending.delta)}
+            facts |= {"manifest": json.dumps(memory.pending.record.to_json()), "cap_norm": repr(held.pending.cap_norm)}
+        if memory.carried is not None:
+            tensors |= _work_tensors(memory.carried)
+            facts |= _work_facts(memory.carried)
+        self._save(self._folder / "memory.safetensors", tensors, facts)
 
-    def load_pending(self) -> Submission | None:
-        return self._load("pending", self._pending)
+    def load_submissions(self) -> list[Outstanding]:
+        """All of them, in any order."""
+        paths = sorted(self._folder.glob("submission-*.safetensors"))
+        found = [self._load(path, self._outstanding) for path in paths]
+        return [one for one in found if one is not None]
 
-    def save_pending(self, sent: Submission) -> None:
-        tensors: Tensors = {"target": sent.target, "delta": np.frombuffer(sent.delta, dtype=np.uint8)}
-        facts = {"manifest": json.dumps(sent.record.to_json()), "cap_norm": repr(sent.cap_norm)}
-        self._save("pending", tensors, facts)
+    def save_submission(self, one: Outstanding) -> None:
+        tensors = {**_work_tensors(one.work), "delta": _bytes(one.sent.delta)}
+        facts = {"manifest": json.dumps(one.sent.record.to_json()), "cap_norm": repr(one.cap_norm)}
+        self._save(self._submission_path(one.sent), tensors, facts | _work_facts(one.work))
 
-    def load_progress(self) -> WorkDone | None:
-        """The work of an interrupted round; its ``local`` is the work ``local − base``."""
-        return self._load("progress", self._progress)
+    def drop_submission(self, sent: Submission) -> None:
+        """Forget it: it is settled, or a later one holds all of it. Idempotent."""
+        self._submission_path(sent).unlink(missing_ok=True)
 
-    def save_progress(self, done: WorkDone) -> None:
-        """``done.local`` must hold ``local − base``."""
-        trace = np.array([(s.global_step, s.sample_start, s.samples) for s in done.trace], dtype=np.int64)
-        figures = np.array([(s.loss, s.grad_norm) for s in done.trace], dtype=np.float32)
-        tensors: Tensors = {"work": done.local, "trace": trace.reshape(-1, 3), "figures": figures.reshape(-1, 2)}
-        facts = {name: str(getattr(done, name)) for name in _PROGRESS_NUMBERS} | {"base_sha256": done.base_sha256}
-        self._save("progress", tensors, facts)
+    def _submission_path(self, sent: Submission) -> Path:
+        return self._folder / f"submission-{sent.round:09d}-{sent.manifest.delta.sha256[:16]}.safetensors"
 
-    def drop_round(self) -> None:
-        """Forget pending and progress: their round is in the memory."""
-        for name in ("pending", "progress"):
-            self._path(name).unlink(missing_ok=True)
-
-    def drop_progress(self) -> None:
-        self._path("progress").unlink(missing_ok=True)
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.safetensors"
-
-    def _save(self, name: str, tensors: Tensors, facts: Facts) -> None:
+    def _save(self, path: Path, tensors: Tensors, facts: Facts) -> None:
         data = to_safetensors(
             {key: np.ascontiguousarray(value) for key, value in tensors.items()}, {**self._owner, **facts}
         )
-        with atomic_file(self._path(name), len(data)) as file:
+        with atomic_file(path, len(data)) as file:
             file.write(data)
 
-    def _load(self, name: str, build: Callable[[Tensors, Facts], T]) -> T | None:
-        path = self._path(name)
+    def _load(self, path: Path, build: Callable[[Tensors, Facts], T]) -> T | None:
         if not path.exists():
             return None
         try:
@@ -131,31 +125,37 @@ class StateFolder:
                 raise ValueError(f"it belongs to {name} {facts.get(name)}, not {value}")
 
     def _memory(self, tensors: Tensors, facts: Facts) -> Memory:
-        residual, first, second = (_vector(tensors, name, self._count) for name in ("residual", "first", "second"))
-        optimizer = OptimizerState(first, second, int(facts["optimizer_steps"]))
-        return Memory(Feedback(residual), optimizer, int(facts["settled_round"]))
-
-    def _pending(self, tensors: Tensors, facts: Facts) -> Submission:
-        target = _vector(tensors, "target", self._count)
-        delta = tensors["delta"].astype(np.uint8).tobytes()
-        return reopen(self._spec, json.loads(facts["manifest"]), target, delta, float(facts["cap_norm"]))
-
-    def _progress(self, tensors: Tensors, facts: Facts) -> WorkDone:
-        numbers = {name: int(facts[name]) for name in _PROGRESS_NUMBERS}
-        rows = zip(tensors["trace"].tolist(), tensors["figures"].tolist(), strict=True)
-        return WorkDone(
-            round=RoundId(numbers["round"]),
-            base_revision=Revision(numbers["base_revision"]),
-            base_sha256=Sha256(facts["base_sha256"]),
-            local=_vector(tensors, "work", self._count),
-            tokens=numbers["tokens"],
-            sample_start=numbers["sample_start"],
-            sample_count=numbers["sample_count"],
-            trace=tuple(TraceStep(*integers, *figures) for integers, figures in rows),
+        residual, first, second = (self._vector(tensors, name) for name in ("residual", "first", "second"))
+        sent = self._sent(tensors, facts) if "manifest" in facts else None
+        pending = self._pending(sent, tensors, facts) if sent is not None else None
+        return Memory(
+            account=Account(residual, pending),
+            optimizer=OptimizerState(first, second, int(facts["optimizer_steps"])),
+            settled=Revision(int(facts["settled"])),
+            pending=sent,
+            carried=self._work(tensors, facts) if "life" in facts else None,
         )
 
+    def _pending(self, sent: Submission, tensors: Tensors, facts: Facts) -> Pending:
+        said, target = decoded(self._spec, sent, self._count), self._vector(tensors, "pending")
+        return Pending(*sent.origin, target, said, float(facts["cap_norm"]))
 
-_PROGRESS_NUMBERS = ("round", "base_revision", "tokens", "sample_start", "sample_count")
+    def _outstanding(self, tensors: Tensors, facts: Facts) -> Outstanding:
+        return Outstanding(self._sent(tensors, facts), self._work(tensors, facts), float(facts["cap_norm"]))
+
+    def _sent(self, tensors: Tensors, facts: Facts) -> Submission:
+        return reopen(self._spec, json.loads(facts["manifest"]), tensors["delta"].astype(np.uint8).tobytes())
+
+    def _work(self, tensors: Tensors, facts: Facts) -> Work:
+        rows = zip(tensors["trace"].tolist(), tensors["figures"].tolist(), strict=True)
+        trace = tuple(TraceStep(*integers, *figures) for integers, figures in rows)
+        return Work(self._vector(tensors, "moved"), trace, int(facts["tokens"]), int(facts["life"]))
+
+    def _vector(self, tensors: Tensors, name: str) -> Vector:
+        vector = tensors[name]
+        if vector.dtype != np.float32 or vector.shape != (self._count,) or not np.isfinite(vector).all():
+            raise ValueError(f"{name} is not a finite float32 vector of {self._count} values")
+        return vector
 
 
 def lock_folder(folder: Path) -> BinaryIO:
@@ -165,13 +165,24 @@ def lock_folder(folder: Path) -> BinaryIO:
     return lock_file(folder / "lock", taken)
 
 
+def _work_tensors(work: Work) -> dict[str, npt.NDArray[Any]]:
+    steps = [(s.round, s.base_revision, s.global_step, s.sample_start, s.samples) for s in work.trace]
+    figures = [(s.loss, s.grad_norm) for s in work.trace]
+    return {
+        "moved": work.moved,
+        "trace": np.array(steps, dtype=np.int64).reshape(-1, 5),
+        "figures": np.array(figures, dtype=np.float32).reshape(-1, 2),
+    }
+
+
+def _work_facts(work: Work) -> dict[str, str]:
+    return {"tokens": str(work.tokens), "life": str(work.life)}
+
+
+def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
 def _read(path: Path) -> tuple[Tensors, Facts]:
     with safe_open(path, framework="numpy") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no mapping: only keys() lists it
-
-
-def _vector(tensors: Tensors, name: str, count: int) -> Vector:
-    vector = tensors[name]
-    if vector.dtype != np.float32 or vector.shape != (count,) or not np.isfinite(vector).all():
-        raise ValueError(f"{name} is not a finite float32 vector of {count} values")
-    return vector

@@ -1,8 +1,8 @@
-"""The trace of a miner's work: what each inner step saw and gave, and the Merkle root that the manifest holds.
+"""The trace of a miner's work: what each inner step saw and gave, and what a manifest says of it.
 
-The root, signed before anybody knows which steps a validator will re-execute, fixes them all. Leaves and nodes are
-hashed with different first bytes (RFC 6962), and an odd node moves up unchanged, so no tree of one length is a tree of
-another.
+Training goes on from round to round, so each step knows the stream that it drew from. The Merkle root, signed before
+anybody knows which steps a validator will re-execute, fixes them all. Leaves and nodes are hashed with different first
+bytes (RFC 6962), and an odd node moves up unchanged, so no tree of one length is a tree of another.
 """
 
 from __future__ import annotations
@@ -12,26 +12,60 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.units import Sha256
+from common.records import MAX_SAMPLE_RANGES, SampleRange
+from common.units import Revision, RoundId, Sha256
 
-_LEAF = struct.Struct(">QQIff")
+_LEAF = struct.Struct(">QQQQIff")
 
 
 @dataclass(frozen=True)
 class TraceStep:
     """One inner step that was taken. Loss and gradient norm are float32."""
 
+    round: RoundId
+    base_revision: Revision
+    """With the round it names the stream that the batch came from."""
     global_step: int
     sample_start: int
-    """First sample of its batch in the miner's stream of the round."""
+    """First sample of its batch in that stream."""
     samples: int
     loss: float
     grad_norm: float
 
+    @property
+    def stream(self) -> tuple[RoundId, Revision]:
+        return self.round, self.base_revision
+
+    @property
+    def next_sample(self) -> int:
+        return self.sample_start + self.samples
+
     def leaf(self) -> bytes:
         """32 bytes that commit to the step."""
-        packed = _LEAF.pack(self.global_step, self.sample_start, self.samples, self.loss, self.grad_norm)
-        return hashlib.sha256(b"\x00" + packed).digest()
+        place = (self.round, self.base_revision, self.global_step, self.sample_start, self.samples)
+        return hashlib.sha256(b"\x00" + _LEAF.pack(*place, self.loss, self.grad_norm)).digest()
+
+
+def sample_ranges(steps: Sequence[TraceStep]) -> tuple[SampleRange, ...]:
+    """The samples of ``steps`` in order; a step that was left out begins another range."""
+    ranges: list[SampleRange] = []
+    for step in steps:
+        last = ranges[-1] if ranges else None
+        if last and (last.round, last.base_revision, last.start + last.count) == (*step.stream, step.sample_start):
+            ranges[-1] = SampleRange(step.round, step.base_revision, last.start, last.count + step.samples)
+        else:
+            ranges.append(SampleRange(step.round, step.base_revision, step.sample_start, step.samples))
+    return tuple(ranges)
+
+
+def claimed(steps: Sequence[TraceStep]) -> tuple[TraceStep, ...]:
+    """The newest of ``steps`` whose samples a manifest has room to name: all of them, but for a long calamity."""
+    ranges = sample_ranges(steps)
+    left_out = sum(part.count for part in ranges[:-MAX_SAMPLE_RANGES])
+    kept = list(steps)
+    while left_out > 0:
+        left_out -= kept.pop(0).samples
+    return tuple(kept)
 
 
 def trace_root(steps: Sequence[TraceStep]) -> Sha256:
