@@ -103,8 +103,7 @@ class _Gates:
         usual = self._usual_norm(self._left(out))
         out |= self._oversized(self._left(out), usual)
         left = self._left(out)
-        cosines = self.stats.cosines[np.ix_(left, left)].astype(np.float64)
-        seen = directions(cosines, self._voices(left), self.policy.cosine_floor)
+        seen = directions(self._cosines(left), self._voices(left), self.policy.cosine_floor)
         out |= self._astray(left, seen)
         agreement = {i: float(seen.cosines[k]) for k, i in enumerate(left)}
         out |= self._accepted(self._left(out), usual, agreement, seen.undecided)
@@ -115,6 +114,11 @@ class _Gates:
 
     def _voices(self, left: Sequence[int]) -> F64:
         return voices([self.candidates[i].coldkey for i in left])
+
+    def _cosines(self, left: Sequence[int]) -> F64:
+        every = len(left) == len(self.candidates)
+        among = self.stats.cosines if every else self.stats.cosines[np.ix_(left, left)]
+        return among.astype(np.float64)
 
     def _tokens(self, i: int) -> float:
         one = self.candidates[i]
@@ -135,17 +139,19 @@ class _Gates:
 
     def _copies(self, left: Sequence[int]) -> dict[int, RejectedDelta]:
         """Later twins of earlier deltas: same direction, or the same positions whatever was done to the values."""
-        order = np.array(sorted(left, key=lambda k: self.candidates[k].received), dtype=np.int64)
-        among = np.ix_(order, order)
-        cosines, overlaps = self.stats.cosines[among], self.stats.overlaps[among]
-        twins = np.tril(np.maximum(cosines, overlaps) >= self.policy.copy_cosine, -1)
+        cosines, overlaps, limit = self.stats.cosines, self.stats.overlaps, self.policy.copy_cosine
+        alike = (cosines >= limit) | (overlaps >= limit)
+        np.fill_diagonal(alike, False)
+        involved = np.intersect1d(np.flatnonzero(alike.any(axis=1)), left)
         verdicts: dict[int, RejectedDelta] = {}
-        for k in np.flatnonzero(twins.any(axis=1)):
-            earlier = np.flatnonzero(twins[k])
-            if earlier.size:
-                twins[:, k] = False  # a copy is nobody's original
-                j = int(earlier[0])
-                verdicts[int(order[k])] = self._duplicate(int(order[j]), cosines[k, j], overlaps[k, j])
+        originals: list[int] = []
+        for i in sorted(involved.tolist(), key=lambda k: self.candidates[k].received):
+            twins = np.flatnonzero(alike[i, originals])
+            if twins.size:
+                original = originals[twins[0]]
+                verdicts[i] = self._duplicate(original, cosines[i, original], overlaps[i, original])
+            else:
+                originals.append(i)
         return verdicts
 
     def _duplicate(self, original: int, cosine: float, overlap: float) -> RejectedDelta:

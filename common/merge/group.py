@@ -177,7 +177,10 @@ def _sketched_cosines(side: F64, finite: Bool) -> F32:
     lengths = np.sqrt(np.einsum("ij,ij->i", side, side))
     factors = np.where(finite & (lengths > 0), 1.0 / np.where(lengths > 0, lengths, 1.0), 0.0)
     unit = (side * factors[:, None]).astype(np.float32)
-    return np.asarray(np.clip(unit @ unit.T, -1, 1), dtype=np.float32)
+    cosines: F32 = unit @ unit.T
+    np.clip(cosines, -1, 1, out=cosines)
+    np.fill_diagonal(cosines, factors > 0)
+    return cosines
 
 
 def _shares(alike: F32, filled: I64) -> F32:

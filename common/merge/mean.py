@@ -10,6 +10,8 @@ must not get full weight); the scale of a member is its weight times its clip fa
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterable
 
 import numpy as np
@@ -18,22 +20,24 @@ from common.codec.params import F32, F64
 
 BLOCK_VALUES = 1 << 16  # half a MiB of float64: the scratch memory, whatever the vectors' length
 
+_F32 = struct.Struct("<f")
+
 
 class MeanAccumulator:
     """Takes members one after the other, so that only one delta need be in memory."""
 
     def __init__(self, count: int) -> None:
         self._sum: F64 = np.zeros(count, dtype=np.float64)
+        self._term: F64 = np.empty(min(BLOCK_VALUES, count), dtype=np.float64)
 
     def add(self, scale: float, values: F32) -> None:
         """Adds ``scale · values``. ``scale`` must be a float32 (the plan's bits); ``ValueError`` otherwise."""
         if values.dtype != np.float32 or values.shape != self._sum.shape:
             raise ValueError(f"a member of {values.dtype} {values.shape} among float32 vectors of {self._sum.shape}")
         factor = exact_f32(scale)
-        term = np.empty(min(BLOCK_VALUES, len(values)), dtype=np.float64)
         for start in range(0, len(values), BLOCK_VALUES):
             block = self._sum[start : start + BLOCK_VALUES]
-            part = term[: len(block)]
+            part = self._term[: len(block)]
             part[:] = values[start : start + BLOCK_VALUES]
             part *= factor
             block += part
@@ -65,11 +69,13 @@ def member_scale(weight: float, clip: float) -> float:
 
 def exact_f32(value: float) -> float:
     """``value`` unchanged; ``ValueError`` unless it is finite and exactly a float32."""
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(value))
-    if rounded != value or rounded in (float("inf"), float("-inf")):
+    try:
+        exact = _F32.unpack(_F32.pack(value))[0] == value and math.isfinite(value)
+    except OverflowError:
+        exact = False
+    if not exact:
         raise ValueError(f"{value!r} is not a finite float32; round it before it is fixed in a plan")
-    return rounded
+    return float(value)
 
 
 def require_finite(values: F32, what: str) -> None:
