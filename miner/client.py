@@ -17,6 +17,7 @@ from common.auth import NONCE_HEADER, REPLY_SIGNATURE, check_reply, sign_request
 from common.clock import Clock, ServerTime
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import KeypairSigner, SignedRecord
+from common.store.multipart import Md5
 from common.units import Hotkey, Sha256
 from common.wire import (
     MAX_REPLY_BYTES,
@@ -92,9 +93,11 @@ class ValidatorClient:
         self.time.observe(reply.server_ns, self._clock.monotonic_s() - started_s)
         return reply
 
-    async def submit(self, manifest: SignedRecord) -> SubmissionReply:
-        """Announce a delta. The same manifest may be sent again and has the same effect."""
-        return await self._post("/v1/submissions", SubmissionRequest(manifest=manifest.to_json()), SubmissionReply)
+    async def submit(self, manifest: SignedRecord, part_hashes: tuple[Md5, ...] = ()) -> SubmissionReply:
+        """Announce a delta, with the hashes of its parts if it has several. The same manifest may be sent again and
+        has the same effect."""
+        message = SubmissionRequest(manifest=manifest.to_json(), parts=part_hashes)
+        return await self._post("/v1/submissions", message, SubmissionReply)
 
     async def complete(self, round_id: int, shard: int, delta: Sha256) -> CompleteReply:
         """Say that the delta has been put, and hear whether it is as announced."""
