@@ -234,6 +234,8 @@ class Status(Message):
     round: RoundView | None
     waiting_for: Text
     """What the validator waits for right now, in plain words."""
+    paused: Annotated[str, Field(max_length=1000)]
+    """Why the run stands still and what its owner can type to go on; empty while it does not."""
     heldout_loss_first: Quantity | None
     """Nats per token at revision 0."""
     heldout_loss_head: Quantity | None

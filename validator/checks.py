@@ -11,12 +11,14 @@ import hashlib
 from dataclasses import dataclass
 
 from common.codec.container import check as check_container
-from common.codec.container import decode, encoded_size, partition_hashes
+from common.codec.container import decode_stream, encoded_size, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
-from common.records import Manifest
+from common.records import MAX_SAMPLE_RANGES, Manifest, SampleRange
+from common.runlog.state import RunState
 from common.spec import MAX_STEPS, RunSpec
 from common.store.port import ObjectMissing, ObjectStore
+from common.units import RoundId
 from validator.outages import only_facts
 
 
@@ -49,6 +51,37 @@ def check_claims(spec: RunSpec, manifest: Manifest, count: int) -> Finding:
     return Finding()
 
 
+def check_streams(run: RunState, manifest: Manifest) -> Finding:
+    """Whether the samples come from streams that exist, in the order of training, and none twice.
+
+    A stream belongs to a round on its base: of the manifest's own base, or of one before it, since training goes on
+    through a merge.
+    """
+    ends: dict[tuple[int, int], int] = {}
+    last = (-1, -1)
+    for part in manifest.samples:
+        stream = (part.base_revision, part.round)
+        if not _was_open(run, manifest, part):
+            return Finding("bad_samples", f"there was no round {part.round} on revision {part.base_revision}")
+        if stream < last or part.start < ends.get(stream, 0):
+            return Finding("bad_samples", "samples are named in the order of training, and none is named twice")
+        ends[stream], last = part.start + part.count, stream
+    return Finding()
+
+
+def _was_open(run: RunState, manifest: Manifest, part: SampleRange) -> bool:
+    """Walks back from the manifest's base, no further than a manifest can name streams."""
+    node, ended = run.revisions[manifest.base_revision], manifest.round
+    for _ in range(MAX_SAMPLE_RANGES):
+        made = RoundId(-1) if node.round is None else node.round
+        if node.revision == part.base_revision:
+            return made < part.round <= ended
+        if node.parent is None:
+            return False
+        node, ended = run.revisions[node.parent], made
+    return False
+
+
 def read_delta(store: ObjectStore, manifest: Manifest) -> bytes | Finding:
     """The object at the announced key, or what is wrong with it before its bytes are looked at."""
     try:
@@ -69,7 +102,8 @@ def check_bytes(body: bytes, spec: RunSpec, manifest: Manifest, count: int) -> F
     params = delta_params(spec.codec, manifest.base_revision)
     try:
         check_container(body, expect=params, count=count)
-        decode(body, expect=params, count=count)
+        for _ in decode_stream(body, expect=params, count=count):
+            pass  # decoding proves it; a piece at a time, since many are checked beside a merge
     except Rejected as refusal:
         return Finding(refusal.code, refusal.message[:200])
     if partition_hashes(body, count, params, len(manifest.partitions)) != manifest.partitions:

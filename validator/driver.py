@@ -18,20 +18,24 @@ from loguru import logger
 from common import timeouts
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
-from common.runlog.entries import EntryData, RoundAborted, RoundFrozen, RoundOpened
+from common.runlog.entries import EntryData, Resumed, RoundAborted, RoundOpened
 from common.runlog.rules import CONTENT_REFUSALS, REFUSALS
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
 from common.units import Hotkey, Revision
+from validator import pausing
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
+from validator.restoring import known_seats, restore
 from validator.round import core
-from validator.round.facts import Action, Decision, Phase, RoundPolicy
+from validator.round.facts import Action, Decision, Phase
+from validator.round.opening import Opening, next_opening
 from validator.round.tokens import proven_rates
-from validator.rounds import Round, begin, facts_of, finished, known_seats, restore_submissions, unreported
+from validator.rounds import Round, begin, facts_of, finished, unreported
 from validator.scorer import Scorer
+from validator.submissions import Submissions
 
 HOLD = RetryPolicy()
 
@@ -39,15 +43,14 @@ HOLD = RetryPolicy()
 class Driver:
     """Drives the rounds of one run for one process."""
 
-    def __init__(
-        self, board: Board, effects: Effects, scorer: Scorer, policy: RoundPolicy, until_revision: Revision | None
-    ) -> None:
+    def __init__(self, board: Board, effects: Effects, scorer: Scorer, until_revision: Revision | None) -> None:
         self._board = board
         self._effects = effects
         self._scorer = scorer
-        self._policy = policy
         self._until = until_revision
         self._taken_over = False
+        self._before: Submissions | None = None
+        """Of the round before, when this process led it."""
         self._failures = 0
         self._away_since_s: float | None = None
         self._stepped_s: float | None = None
@@ -120,16 +123,8 @@ class Driver:
         await board.membership.refresh_if_stale()
         if board.membership.metagraph is None:
             raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
-        run, now_s = board.journal.state, board.now_s()
-        expected = self._expected()
-        if run.open_round is not None:
-            current = begin(run, now_s, self._policy, watched=False)
-            seats = known_seats(board.membership, self._all_hotkeys())
-            for submission in await in_thread(lambda: restore_submissions(board.store, run, seats, now_s)):
-                current.submissions.add(submission)
-                expected.add(submission.manifest.signer)
-            board.round = current
-        board.members.expect(sorted(expected), now_s)
+        self._before = None
+        board.members.expect(sorted(self._expected()), board.now_s())
         await self._make_up()
         self._taken_over = True
 
@@ -151,29 +146,68 @@ class Driver:
         return {neuron.hotkey for neuron in metagraph.neurons} if metagraph else set()
 
     async def _open(self) -> float:
+        """Hold the open round, or open the next one, unless the run has reached its end or stands still."""
         board = self._board
         run = board.journal.state
-        found = run.open_round is not None
-        if not found:
-            if self._until is not None and run.head >= self._until:
-                self._say(f"revision {run.head} is reached: nothing more to do")
-                await board.leadership.renew()
-                return timeouts.IDLE_LOOK_S
+        if run.open_round is None:
+            opening = await self._next(run)
+            if opening.do != "open":
+                return await self._not_now(run, opening)
             await board.membership.refresh_for_round()
-            reason = f"round {run.next_round} on revision {run.head}"
-            run = await self._append(RoundOpened(run.next_round, run.head), reason)
-        board.membership.new_round()
-        board.round = begin(run, board.now_s(), self._policy, watched=not found)
+            board.membership.new_round()
+            run = await self._append(RoundOpened(run.next_round, run.head), opening.reason)
+        board.round = await self._begin(run)
         return 0.0
+
+    async def _next(self, run: RunState) -> Opening:
+        order = None if run.paused is None else await in_thread(lambda: pausing.find_order(self._board.store, run))
+        return next_opening(run, self._until, order)
+
+    async def _not_now(self, run: RunState, opening: Opening) -> float:
+        """No round is opened: the run pauses, goes on after a pause, waits for its owner, or is done."""
+        board = self._board
+        await board.leadership.renew()
+        if opening.do == "pause":
+            entry, reason = await in_thread(lambda: pausing.pause_entry(board.reader, run))
+            await self._append(entry, reason)
+            return 0.0
+        if opening.do == "resume":
+            order = await in_thread(lambda: pausing.find_order(board.store, run))
+            if order is not None:
+                await self._append(Resumed(order), opening.reason)
+            return 0.0
+        self._say(opening.reason)
+        return timeouts.IDLE_LOOK_S if opening.do == "rest" else timeouts.OWNER_LOOK_S
+
+    async def _begin(self, run: RunState) -> Round:
+        """The open round with what still counts of earlier ones, from memory or from the bucket."""
+        now_s = self._board.now_s()
+        current = begin(run, now_s)
+        if self._before is not None:
+            current.submissions.carry(self._before)
+        else:
+            await self._restore(current, run, now_s)
+        current.submissions.closed = current.opened.plan is not None
+        return current
+
+    async def _restore(self, current: Round, run: RunState, now_s: float) -> None:
+        board, opened = self._board, current.opened
+        seats = known_seats(board.membership, self._all_hotkeys())
+        found = await in_thread(lambda: restore(board.store, run, opened, seats, now_s))
+        for submission in found:
+            current.submissions.add(submission)
+        here = {submission.manifest.signer for submission in found if submission.manifest.round == opened.round}
+        board.members.expect(sorted(here), now_s)
 
     async def _advance(self) -> float:
         """One look at the open round, and at most one effect."""
         board, current = self._board, self._board.round
         assert current is not None
         now_s, run = board.now_s(), board.journal.state
-        if run.open_round is not None and run.open_round.round == current.state.round:
-            current.opened = run.open_round
-        decision = core.tick(current.state, facts_of(current, run, board.members, now_s), now_s, self._policy)
+        current.follow(run, lambda: self._effects.coldkeys(current))
+        decision = core.tick(current.state, facts_of(current, run, board.members, now_s), now_s, current.policy)
+        if decision.action is Action.JUDGE and not current.why_frozen:
+            current.why_frozen = decision.reason.removesuffix(": judging what was delivered")
         current.state = decision.state
         told = f"round {current.state.round}: {decision.reason}"
         if decision.action is Action.WAIT:
@@ -185,14 +219,20 @@ class Driver:
         return 0.0
 
     async def _act(self, decision: Decision) -> None:
-        board, current = self._board, self._board.round
+        current = self._board.round
         assert current is not None
         round_id, base = current.state.round, current.state.base_revision
         if decision.action is Action.JUDGE:
             await self._effects.judge(current)
         elif decision.action is Action.PLAN:
             assert current.judgement is not None
-            plan = RoundFrozen(round_id, base, current.judgement.members)
+            plan = current.judgement.plan(round_id, base, 0)
+            why = f"{current.why_frozen}: " if current.why_frozen else ""
+            await self._append_for(current, plan, f"round {round_id} {why}{decision.reason}")
+        elif decision.action is Action.REPLAN:
+            assert current.redo is not None
+            assert current.harm is not None
+            plan = current.redo.plan(round_id, base, current.harm.attempt + 1)
             await self._append_for(current, plan, f"round {round_id} {decision.reason}")
         elif decision.action is Action.REDUCE:
             await self._effects.reduce(current)
@@ -201,15 +241,29 @@ class Driver:
             revision = current.merged.commit.revision
             await self._append_for(current, current.merged.commit, f"round {round_id} makes revision {revision}")
         elif decision.action is Action.ABORT:
-            why = current.failure_reason or decision.reason
-            await self._append(RoundAborted(round_id, base, decision.state.code), f"round {round_id} aborted: {why}")
+            entry = RoundAborted(round_id, base, decision.state.code, pausing.bounded(decision.state.evidence))
+            await self._append(entry, f"round {round_id} aborted: {decision.reason}; {self._kept(current)}")
         elif decision.action is Action.END:
-            self._effects.keep_head(current)
-            if current.judgement is not None and current.state.phase is Phase.COMMITTED:
-                board.members.prove(proven_rates(current.judgement.watched, board.members.proven()))
-                board.members.note_committed(current.state.round, current.submissions.delivered())
-            self._scorer.add(finished(current, board.journal.state))
-            board.round = None
+            await self._end(current)
+
+    async def _end(self, current: Round) -> None:
+        """Note what the round has shown, hand it to the scorer, and make room."""
+        board = self._board
+        self._effects.keep_head(current)
+        if current.state.phase is Phase.COMMITTED:
+            judgement = current.judgement
+            if judgement is not None:
+                board.members.prove(proven_rates(judgement.watched, board.members.proven()))
+            board.members.note_committed(current.state.round, current.named(), current.came())
+        self._scorer.add(finished(current, board.journal.state))
+        self._before = current.submissions
+        board.round = None
+        await self._effects.tidy()
+
+    def _kept(self, current: Round) -> str:
+        """What becomes of the work of an aborted round."""
+        held = sum(held.tokens for held in current.submissions.held().values())
+        return f"the base stays, and what came whole ({held} tokens) counts in the next round on it"
 
     async def _append_for(self, current: Round, data: EntryData, reason: str) -> None:
         """Append an entry that the round can't go on without; if the rules refuse it, the round is given up."""
@@ -217,7 +271,7 @@ class Driver:
             await self._append(data, reason)
         except Rejected as refusal:
             if refusal.code in CONTENT_REFUSALS:
-                current.failure, current.failure_reason = refusal.code, refusal.message
+                current.give_up(refusal.code, refusal.message)
             raise
 
     async def _append(self, data: EntryData, reason: str) -> RunState:

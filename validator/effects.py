@@ -6,52 +6,77 @@ repeated at any time: nothing they write can differ, since every object is named
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loguru import logger
 
 from common.blocking import in_thread
 from common.errors import Rejected, Retryable
 from common.keys import delta_key
+from common.runlog.entries import PlanMember
+from common.runlog.remerge import read_delta
+from common.runlog.rules import MAX_ATTEMPTS
 from common.runlog.state import RunState
+from common.units import Coldkey, Hotkey, RoundId
 from validator import merging
 from validator.board import Board
 from validator.gating import Entrant, judge
+from validator.harm import Search, Trouble, examine
 from validator.heads import Heads, Memories
 from validator.intake import Intake
-from validator.rounds import Round, terms_of
-from validator.scorer import Scorer
-from validator.submissions import Submission
+from validator.judgement import without
+from validator.round.facts import Harm
+from validator.rounds import Round
+from validator.scorer import Scorer, weights_of
+from validator.submissions import Standing, Submission
+from validator.uploads import Uploads
+
+TRIAL_SHARE = 1 / (2 * MAX_ATTEMPTS)
+"""Of the time to finish a round: what one search for suspects may take."""
 
 
 class Effects:
     """Judge and reduce, for one process."""
 
-    def __init__(self, board: Board, heads: Heads, intake: Intake, scorer: Scorer) -> None:
+    def __init__(self, board: Board, heads: Heads, intake: Intake, scorer: Scorer, uploads: Uploads) -> None:
         self._board = board
         self._heads = heads
         self._intake = intake
         self._scorer = scorer
+        self._uploads = uploads
 
     async def judge(self, current: Round) -> None:
-        """Close the submissions, look a last time for uploads that nobody announced as complete, run the gates."""
-        board = self._board
+        """Close the submissions, look a last time for what nobody announced as complete, read it, run the gates."""
+        board, run = self._board, self._board.journal.state
+        round_id, base = current.state.round, current.state.base_revision
         current.submissions.closed = True
         for submission in current.submissions.unfinished():
-            await self._intake.check(current, submission, last_call=True)
-        entrants = [self._entrant(current, submission) for submission in current.submissions.for_plan()]
+            await self._intake.last_look(current, submission)
+        while unchecked := current.submissions.unchecked():
+            for submission in unchecked:
+                await self._intake.last_look(current, submission)
+        entrants = [self._entrant(standing) for standing in current.submissions.for_plan()]
         count = len({entrant.hotkey for entrant in entrants})
-        terms = terms_of(board.spec, board.members, current.state.round, count, board.now_s())
+        terms = board.members.terms(board.spec, base, round_id, board.now_s(), count)
         current.judgement = await in_thread(
-            lambda: judge(board.spec, current.state.base_revision, entrants, board.counts(), self._read, terms)
+            lambda: judge(board.spec, base, run.merged, entrants, board.counts(), self._read, terms)
         )
 
     async def reduce(self, current: Round) -> None:
-        """Merge the plan in the log and store the result; a plan that can't be merged is noted as failure."""
+        """Merge the newest plan and store the result, or note what is wrong with it."""
         run = self._board.journal.state
+        until_s = self._board.now_s() + TRIAL_SHARE * current.policy.finish_deadline_s
         try:
-            current.merged = await in_thread(lambda: self._merge(run))
+            coldkeys = current.judgement.coldkeys if current.judgement else {}
+            found = await in_thread(lambda: self._merge(run, coldkeys, until_s))
         except Rejected as refusal:
             logger.error("round {} can't be merged: {}", current.state.round, refusal)
-            current.failure, current.failure_reason = refusal.code, refusal.message
+            current.give_up(refusal.code, refusal.message)
+            return
+        if isinstance(found, Trouble):
+            self._note_trouble(current, run, found)
+        else:
+            current.merged = found
 
     def keep_head(self, current: Round) -> None:
         """Remember the weights of a revision that this process merged itself."""
@@ -59,10 +84,35 @@ class Effects:
         if merged is not None and run.head_node.shards == merged.commit.shards:
             self._heads.keep(run.head, merged.memories)
 
-    def _entrant(self, current: Round, submission: Submission) -> Entrant:
-        members, hotkey = self._board.members, submission.manifest.signer
-        seen = current.seen(members, hotkey, submission.received_s)
-        return Entrant(submission, seen, members.supported().get(hotkey))
+    async def tidy(self) -> None:
+        """Abort uploads of rounds of which nothing can count any more. What fails now is done after the next round."""
+        run = self._board.journal.state
+        made = run.head_node.round
+        oldest = min([RoundId(0 if made is None else made + 1), *(member.round for member in run.deferred)])
+        try:
+            count = await in_thread(lambda: self._uploads.abort_leftovers(run.run, oldest))
+        except (Retryable, Rejected) as fault:
+            logger.debug("leftover uploads are left for the next round: {}", fault)
+            return
+        if count:
+            logger.info("{} uploads that were never finished are aborted", count)
+
+    def coldkeys(self, current: Round) -> dict[Hotkey, Coldkey]:
+        """Whose hotkeys belong together, of those that take part in a round."""
+        known: dict[Hotkey, Coldkey] = {}
+        for standing in current.submissions.for_plan():
+            if standing.submission is not None:
+                known[standing.submission.seat.hotkey] = standing.submission.seat.coldkey
+        return known
+
+    def _entrant(self, standing: Standing) -> Entrant:
+        members = self._board.members
+        _, hotkey, _ = standing.order
+        delta = standing.submission.manifest.delta if standing.submission else None
+        if delta is None:
+            assert standing.deferred is not None
+            delta = standing.deferred.delta
+        return Entrant(standing, members.seen(hotkey, delta.sha256), members.supported().get(hotkey))
 
     def _read(self, submission: Submission) -> bytes:
         manifest = submission.manifest
@@ -70,17 +120,42 @@ class Effects:
         size = manifest.delta.size_bytes
         return self._board.reader.fetch(key, max_bytes=size, sha256=manifest.delta.sha256, size_bytes=size)
 
-    def _merge(self, run: RunState) -> merging.Merged:
-        """In a worker thread."""
+    def _note_trouble(self, current: Round, run: RunState, trouble: Trouble) -> None:
+        plan, judgement = current.opened.plan, current.judgement
+        assert plan is not None
+        assert judgement is not None
+        left = judgement.verdict
+        if trouble.suspects:
+            base = current.state.base_revision
+            current.redo = without(run.spec, base, run.merged, judgement, trouble.suspects)
+            left = current.redo.verdict
+        logger.warning("attempt {} of round {} does harm: {}", plan.attempt, plan.round, "; ".join(trouble.evidence))
+        current.harm = Harm(plan.attempt, trouble.evidence, tuple(sorted(trouble.suspects)), left)
+
+    # In the worker thread.
+
+    def _merge(self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], until_s: float) -> merging.Merged | Trouble:
         board, opened = self._board, run.open_round
         assert opened is not None
         assert opened.plan is not None
-        base = self._base(run)
-        results = merging.merge_plan(run, opened.plan, base, board.reader)
+        plan, base = opened.plan, self._base(run)
         base_loss = self._scorer.heldout_loss(run.revisions[opened.base_revision].sha256, base)
-        new_loss = self._scorer.heldout_loss(merging.hash_of(results), merging.memories_of(results))
-        merging.guard(base_loss, new_loss)
-        return merging.store_revision(board.store, run, opened.plan, results)
+        try:
+            results = merging.merge_plan(run, plan, base, board.reader)
+            new_loss = self._scorer.heldout_loss(merging.hash_of(results), merging.memories_of(results))
+            told = merging.guard(base_loss, new_loss)
+        except Rejected as refusal:
+            if refusal.code == "no_members":
+                raise
+            told = str(refusal)
+        if told:
+            search = Search(board.spec, coldkeys, base_loss, lambda m: self._loss_alone(base, m), board.now_s, until_s)
+            return examine(plan, told, search)
+        return merging.store_revision(board.store, run, plan, results)
+
+    def _loss_alone(self, base: Memories, member: PlanMember) -> float:
+        board = self._board
+        return self._scorer.loss_alone(weights_of(base), member, read_delta(board.reader, board.spec.run, member))
 
     def _base(self, run: RunState) -> Memories:
         """The weights to merge into. Without them nothing can commit: wait, and say so."""

@@ -1,14 +1,19 @@
-"""Taking submissions: manifest → receipt and URL, upload complete → check. The leader's part of a delivery.
+"""Taking submissions: manifest → receipt and where to put the bytes, upload complete → a look at the object.
 
 Invariants: the key is made from the authenticated hotkey; a receipt is given before a URL, the same manifest gets the
 same receipt; the manifest object is in the bucket before anybody is told that a submission counts, so no restart
 loses one that was confirmed; what lies there first is what the plan names.
+
+Of a drip only its arrival is looked at, since a later one will replace it: it is read at the freeze, if it counts by
+then. A final is read whole at once. How much one miner can bring is bounded: so many manifests in a round
+(``Deadlines.most_manifests``), each of one size, and no drip soon after another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 
 from common import keys
 from common.blocking import in_thread
@@ -17,74 +22,110 @@ from common.identity import SignedRecord
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
 from common.runlog.state import RunState
 from common.spec import SCHEMA
-from common.store.port import OutcomeUnknown, PreconditionFailed, PresignedPut
+from common.store.port import OutcomeUnknown, PreconditionFailed
 from common.timeouts import LEASE_RENEW_S
-from common.units import Sha256, ShardId
-from common.wire import CompleteReply, SubmissionReply, UploadTarget
-from validator.api.security import Caller
+from common.units import RoundId, Sha256, ShardId
+from common.wire import CompleteReply, MultipartTarget, SubmissionReply, UploadTarget
+from validator.api.security import Caller, RateLimited
 from validator.board import Board
-from validator.checks import Finding, check_bytes, check_claims, read_delta
+from validator.checks import Finding, check_bytes, check_claims, check_streams, read_delta
 from validator.outages import only_facts
-from validator.round.core import seconds_left
-from validator.round.facts import Phase, RoundPolicy
-from validator.rounds import Round, read_manifest
-from validator.submissions import Submission
+from validator.restoring import read_manifest
+from validator.round.deadlines import url_life_s
+from validator.rounds import Round
+from validator.submissions import NOT_THERE, Line, Submission
+from validator.uploads import Uploads, arrived
 
 CHECKS_AT_ONCE = 2
-PASSING = frozenset({"not_uploaded", "wrong_size", "checksum_mismatch"})
-"""Findings that say that the upload is not complete: the miner may put the object again."""
+SOONEST_DRIP = 0.5
+"""Of ``drip_s``: so soon after a drip another one may be announced."""
+NOT_UPLOADED = Finding("not_uploaded", "there is no object of the announced size at the announced key")
 
 
 class Intake:
     """The leader's desk for deltas."""
 
-    def __init__(self, board: Board, policy: RoundPolicy) -> None:
+    def __init__(self, board: Board, uploads: Uploads) -> None:
         self._board = board
-        self._policy = policy
+        self._uploads = uploads
         self._counts = board.counts()
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._turns: tuple[Round | None, dict[Line, asyncio.Lock]] = (None, {})
 
-    async def submit(self, caller: Caller, manifest_json: dict[str, object]) -> SubmissionReply:
+    async def submit(self, caller: Caller, manifest_json: dict[str, object], parts: Sequence[str]) -> SubmissionReply:
         """Receipt a manifest. Raises ``Rejected`` with the code of what is wrong, and ``Retryable``."""
         manifest, record = open_manifest(manifest_json, self._board.spec.run)  # type: ignore[arg-type]  # total on Any
         current = self._check_place(caller, manifest)
-        async with current.submissions.turn(manifest.signer, manifest.shard):
+        self._uploads.check(manifest, parts)
+        async with self._turn(current, (manifest.shard, manifest.signer)):
             if self._current() is not current:
                 raise Retryable("the round changed meanwhile; look at it again")
-            present = current.submissions.admit(manifest, record)
-            submission = present or self._receipt(caller, current, manifest, record)
-        if submission.finding is None:
-            with only_facts():
-                info = await in_thread(lambda: self._board.store.head(manifest.key))
-            if info is not None and info.size_bytes == manifest.delta.size_bytes:
-                submission, _ = await self.check(current, submission)
-        upload = None if submission.finding is not None else await self._upload(current, manifest)
+            submission = current.submissions.admit(manifest, record)
+            if submission is None:
+                self._check_pace(current, manifest)
+                submission = self._receipt(caller, current, manifest, record)
+        upload = await self._upload(current, submission, parts)
         return SubmissionReply(receipt=submission.stored.receipt_record.to_json(), upload=upload)
 
     async def complete(self, caller: Caller, round_id: int, shard: int, delta: str) -> CompleteReply:
-        """Check an object that its sender says to have put. Raises ``Rejected`` and ``Retryable``."""
+        """Look at an object that its sender says to have put. Raises ``Rejected`` and ``Retryable``."""
         current = self._current()
-        if round_id != current.state.round:
-            raise Rejected("wrong_round", f"the open round is {current.state.round}")
-        found = current.submissions.find(caller.hotkey, ShardId(shard), Sha256(delta))
+        found = current.submissions.find((RoundId(round_id), ShardId(shard), caller.hotkey, Sha256(delta)))
+        if found is None and round_id != current.state.round:
+            raise Rejected("wrong_round", f"the open round is {current.state.round}, and this delta is not held for it")
         if found is None:
             raise Rejected("not_announced", "no manifest of this delta stands here; post it first")
-        _, finding = await self.check(current, found)
+        finding = await self._take(current, found)
         return CompleteReply(accepted=finding.ok, code=finding.code, reason=finding.reason[:300])
 
-    async def check(
-        self, current: Round, submission: Submission, last_call: bool = False
-    ) -> tuple[Submission, Finding]:
-        """Check a submission's bytes, store its manifest if they are good, and note the finding."""
-        manifest, run = submission.manifest, self._board.journal.state
-        async with current.submissions.turn(manifest.signer, manifest.shard), self._checking:
-            found = current.submissions.find(manifest.signer, manifest.shard, manifest.delta.sha256)
-            if found is not None and found.finding is not None:
-                return found, found.finding
+    async def last_look(self, current: Round, submission: Submission) -> None:
+        """At the freeze: read what counts, and what has come though nobody said that it is complete."""
+        async with self._turn(current, submission.line):
+            if await self._joined(submission.manifest):
+                await self._check(current, submission, last_call=True)
+
+    # Taking in what has come.
+
+    async def _take(self, current: Round, submission: Submission) -> Finding:
+        async with self._turn(current, submission.line):
+            present = current.submissions.find(submission.name) or submission
+            if present.finding is not None:
+                return present.finding
+            if not await self._joined(present.manifest):
+                return NOT_UPLOADED
+            if present.final:
+                return await self._check(current, present, last_call=False)
+            if not present.complete:
+                await in_thread(lambda: self._keep_manifest(self._board.journal.state, present.stored))
+                current.submissions.arrive(present, self._board.now_s())
+                self._note_upload(present)
+            return Finding()
+
+    def _note_upload(self, submission: Submission) -> None:
+        """How fast it came tells when its sender's next one will be there."""
+        manifest, took_s = submission.manifest, self._board.now_s() - submission.received_s
+        self._board.members.note_upload(manifest.signer, manifest.delta.size_bytes, took_s)
+
+    async def _joined(self, manifest: Manifest) -> bool:
+        """Whether an object of the right size is there, after its parts were joined."""
+        try:
+            await in_thread(lambda: self._uploads.finish(manifest))
+        except Rejected as refusal:
+            if refusal.code != NOT_UPLOADED.code:
+                raise
+            return False
+        return await in_thread(lambda: arrived(self._board.store, manifest))
+
+    async def _check(self, current: Round, submission: Submission, last_call: bool) -> Finding:
+        """Read the bytes, store the manifest if they are good, and note the finding."""
+        run = self._board.journal.state
+        async with self._checking:
             finding, kept = await in_thread(lambda: self._check_and_store(run, submission.stored))
-            if finding.code in PASSING:
-                return submission, finding
-            return current.submissions.settle(submission, finding, last_call, kept), finding
+        now_s = self._board.now_s()
+        settled = current.submissions.settle(submission, finding, now_s, last_call=last_call, kept=kept)
+        if settled.complete and not submission.complete:
+            self._note_upload(submission)
+        return finding
 
     def _check_and_store(self, run: RunState, stored: StoredSubmission) -> tuple[Finding, StoredSubmission | None]:
         """In a worker thread: read, compare, and put the manifest object beside a good delta; what lies there then."""
@@ -113,6 +154,8 @@ class Intake:
                 store.put(key, stored.encode())
         return there or stored
 
+    # Announcements.
+
     def _current(self) -> Round:
         board = self._board
         if not board.leadership.leading:
@@ -124,22 +167,41 @@ class Intake:
             raise Rejected("round_closed", "no round is open at the moment")
         return board.round
 
+    def _turn(self, current: Round, line: Line) -> asyncio.Lock:
+        """Held while a submission of this line is announced or looked at: nothing replaces one that is being read."""
+        if self._turns[0] is not current:
+            self._turns = (current, {})
+        return self._turns[1].setdefault(line, asyncio.Lock())
+
     def _check_place(self, caller: Caller, manifest: Manifest) -> Round:
         """Whether this manifest may be announced by this caller now; the round that takes it."""
-        current = self._current()
+        current, run = self._current(), self._board.journal.state
         if manifest.signer != caller.hotkey:
             raise Rejected("wrong_hotkey", "the manifest is signed by another hotkey than the request")
-        if manifest.round != current.state.round:
-            raise Rejected("wrong_round", f"the open round is {current.state.round}, not {manifest.round}")
-        base = (current.state.base_revision, current.base_sha256)
-        if (manifest.base_revision, manifest.base_sha256) != base:
-            raise Rejected("wrong_base", f"the round's base is revision {base[0]}, {base[1]}")
         if manifest.shard not in self._counts:
             raise Rejected("wrong_shard", f"the run has shards 0 to {self._board.spec.num_shards - 1}")
-        finding = check_claims(self._board.spec, manifest, self._counts[manifest.shard])
-        if not finding.ok:
-            raise Rejected(finding.code, finding.reason)
+        base = run.revisions.get(manifest.base_revision)
+        if base is None or base.sha256 != manifest.base_sha256:
+            raise Rejected("wrong_base", f"the log has no revision {manifest.base_revision}, {manifest.base_sha256}")
+        if manifest.round == current.state.round and manifest.base_revision != current.state.base_revision:
+            raise Rejected("wrong_base", f"the round's base is revision {current.state.base_revision}")
+        for finding in (
+            check_claims(self._board.spec, manifest, self._counts[manifest.shard]),
+            check_streams(run, manifest),
+        ):
+            if not finding.ok:
+                raise Rejected(finding.code, finding.reason)
         return current
+
+    def _check_pace(self, current: Round, manifest: Manifest) -> None:
+        """Raise ``RateLimited`` for a drip that comes too soon after the one before."""
+        line = manifest.shard, manifest.signer
+        pause_s = SOONEST_DRIP * self._board.spec.round.drip_s
+        waited_s = self._board.now_s() - current.dripped_s.get(line, -math.inf)
+        if not manifest.final and manifest.round == current.state.round:
+            if waited_s < pause_s:
+                raise RateLimited("miner's drips", pause_s - waited_s)
+            current.dripped_s[line] = self._board.now_s()
 
     def _receipt(self, caller: Caller, current: Round, manifest: Manifest, record: SignedRecord) -> Submission:
         board = self._board
@@ -156,22 +218,26 @@ class Intake:
             received_ms=board.clock.wall_ns() // 1_000_000,
         )
         stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, board.signer))
-        submission = Submission(stored, caller.seat, board.now_s())
+        submission = Submission(stored, caller.seat, board.now_s(), manifest.final)
         board.membership.pin(caller.seat)
         current.submissions.add(submission)
-        return submission
+        if manifest.round == current.state.round:
+            delta, tokens = manifest.delta.sha256, manifest.tokens
+            board.members.note_receipt(manifest.signer, manifest.round, delta, tokens, board.now_s())
+        return current.submissions.find(submission.name) or submission
 
-    async def _upload(self, current: Round, manifest: Manifest) -> UploadTarget:
-        expires_s = max(1, math.ceil(self._hard_deadline_s(current)))
-        size_bytes, sha256 = manifest.delta.size_bytes, manifest.delta.sha256
-        put: PresignedPut = await in_thread(
-            lambda: self._board.store.presign_put(
-                manifest.key, size_bytes=size_bytes, sha256=sha256, expires_s=expires_s
-            )
-        )
-        return UploadTarget(url=put.url, headers=dict(put.headers), expires_in_s=float(expires_s))
-
-    def _hard_deadline_s(self, current: Round) -> float:
-        """Until the last moment at which an upload of this round can count."""
-        left_s = seconds_left(current.state, self._board.now_s(), self._policy)
-        return left_s + self._policy.submit_deadline_s if current.state.phase is Phase.OPEN else left_s
+    async def _upload(
+        self, current: Round, submission: Submission, parts: Sequence[str]
+    ) -> UploadTarget | MultipartTarget | None:
+        """Where to put the bytes, or nothing when they are there already; then the submission is taken in."""
+        if submission.complete and (submission.finding is not None or not submission.final):
+            return None
+        manifest = submission.manifest
+        expires_s = math.ceil(url_life_s(current.state, self._board.now_s(), current.policy))
+        target = await in_thread(lambda: self._uploads.target(manifest, parts, expires_s))
+        if target is not None:
+            return target
+        finding = await self._take(current, submission)
+        if finding.code in NOT_THERE:
+            return await in_thread(lambda: self._uploads.target(manifest, parts, expires_s, again=True))
+        return None

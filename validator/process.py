@@ -38,10 +38,11 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
-from validator.round.facts import RoundPolicy, policy_of
+from validator.round.deadlines import Deadlines
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
+from validator.uploads import Uploads
 
 INSTANCE_BYTES = 16
 
@@ -67,7 +68,6 @@ class Validator:
     """A validator ready to run."""
 
     board: Board
-    policy: RoundPolicy
     service: ValidatorService
     driver: Driver
     scorer: Scorer
@@ -82,16 +82,17 @@ def assemble(parts: Parts) -> Validator:
     """
     reader = _reader(parts)
     board = _board(parts, reader)
-    policy = policy_of(parts.spec)
+    Deadlines.of(parts.spec)  # contradictory times end here, not in a round
+    uploads = Uploads(parts.store)
     heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)
     scorer.adopt()
-    intake = Intake(board, policy)
-    service = ValidatorService(board, intake, policy, parts.version)
-    driver = Driver(board, Effects(board, heads, intake, scorer), scorer, policy, parts.until_revision)
+    intake = Intake(board, uploads)
+    service = ValidatorService(board, intake, parts.version)
+    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
-    return Validator(board, policy, service, driver, scorer, payments, create_app(service, gatekeeper))
+    return Validator(board, service, driver, scorer, payments, create_app(service, gatekeeper))
 
 
 def _board(parts: Parts, reader: StoreReader) -> Board:
@@ -109,7 +110,7 @@ def _board(parts: Parts, reader: StoreReader) -> Board:
         reader=RememberingReader(reader),
         journal=journal,
         leadership=Leadership(keeper, journal, clock),
-        members=Members(spec.round.member_timeout_s),
+        members=Members(spec.round.member_timeout_s, spec.round.overlap),
         membership=Membership(parts.chain, spec.netuid, clock),
     )
 

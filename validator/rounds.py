@@ -6,30 +6,24 @@ a restart and a takeover all lead to the same facts. Owned by the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from loguru import logger
 
-from common import keys
 from common.errors import Rejected
-from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
 from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_plan
 from common.runlog.state import OpenRound, RevisionNode, RunState
-from common.spec import RunSpec
-from common.store.port import ObjectMissing, ObjectReader, ObjectStore
-from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
-from validator.checks import Finding
-from validator.gating import Judgement
+from common.store.port import ObjectReader
+from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256
+from validator.judgement import Judgement, judgement_of
 from validator.members import Members
-from validator.membership import Membership, Seat
 from validator.merging import Merged
-from validator.outages import only_facts
 from validator.round import core
-from validator.round.facts import MemberFacts, Phase, RoundFacts, RoundPolicy, RoundState
-from validator.round.tokens import Seen, Terms, round_usual, validated_tokens
-from validator.submissions import Submission, Submissions
+from validator.round.deadlines import Deadlines, policy_of
+from validator.round.facts import Harm, Phase, RoundFacts, RoundPolicy, RoundState
+from validator.submissions import Line, Submissions
 
 MOST_MADE_UP = 8
 """Rounds whose missing reports a new process makes up for."""
@@ -41,24 +35,50 @@ class Round:
 
     opened: OpenRound
     """As the log last showed it open."""
-    watched: bool
-    """Whether this process opened it; otherwise it came later, and times of members are unknown."""
     state: RoundState
+    policy: RoundPolicy
     submissions: Submissions
-    opened_s: float
-    base_sha256: Sha256
+    why_frozen: str = ""
+    dripped_s: dict[Line, float] = field(default_factory=dict)
+    """When each line last announced a drip."""
     judgement: Judgement | None = None
+    """What the newest plan says, or what the first one will say."""
+    redo: Judgement | None = None
+    """What the next plan will say, since the merge of the newest does harm."""
     merged: Merged | None = None
+    harm: Harm | None = None
     failure: str = ""
-    failure_reason: str = ""
+    failure_evidence: tuple[str, ...] = ()
 
     @property
     def takes_submissions(self) -> bool:
         return self.state.phase in (Phase.OPEN, Phase.CLOSING) and not self.submissions.closed
 
-    def seen(self, members: Members, hotkey: Hotkey, until_s: float) -> Seen:
-        """What was seen of a member's work for this round."""
-        return members.seen(hotkey, self.state.round, self.opened_s if self.watched else None, until_s)
+    def follow(self, run: RunState, coldkeys: Callable[[], Mapping[Hotkey, Coldkey]]) -> None:
+        """Take up what the log says of the round: of a plan that is new to us, nothing is worked out yet."""
+        opened = run.open_round
+        if opened is None or opened.round != self.state.round:
+            return
+        self.opened = opened
+        plan = opened.plan
+        if plan is None or (self.judgement is not None and self.judgement.members == plan.members):
+            return
+        known = self.redo is not None and self.redo.members == plan.members
+        self.judgement = self.redo if known else judgement_of(run.spec, plan, coldkeys())
+        self.redo = self.harm = self.merged = None
+
+    def named(self) -> dict[Hotkey, Sha256]:
+        """Of each hotkey the delta on the round's base that the plan names."""
+        members = self.opened.plan.members if self.opened.plan else ()
+        return {m.hotkey: m.delta.sha256 for m in members if m.base_revision == self.state.base_revision}
+
+    def came(self) -> list[Hotkey]:
+        """Who has brought anything whole."""
+        return [hotkey for hotkey, held in self.submissions.held().items() if held.delivered or held.tokens]
+
+    def give_up(self, code: str, *evidence: str) -> None:
+        """Note that the plan can't be merged, ever."""
+        self.failure, self.failure_evidence = code, evidence
 
 
 @dataclass(frozen=True)
@@ -76,56 +96,43 @@ class Finished:
     """Hash of the slot that holds the plan."""
 
 
-def begin(run: RunState, now_s: float, policy: RoundPolicy, watched: bool) -> Round:
-    """Hold the log's open round, ``watched`` if it was opened just now; deadlines start now."""
+def begin(run: RunState, now_s: float) -> Round:
+    """Hold the log's open round; deadlines start now."""
     opened = run.open_round
     assert opened is not None
+    policy = policy_of(run.spec, opened.base_revision)
     state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy)
-    submissions = Submissions(opened.round)
-    submissions.closed = opened.plan is not None
-    return Round(opened, watched, state, submissions, now_s, run.revisions[opened.base_revision].sha256)
+    most = Deadlines.of(run.spec).most_manifests
+    return Round(opened, state, policy, Submissions(opened.round, opened.base_revision, run.deferred, most))
 
 
 def facts_of(current: Round, run: RunState, members: Members, now_s: float) -> RoundFacts:
     """Everything that bears on the round now."""
-    round_id = current.state.round
+    round_id, base = current.state.round, current.state.base_revision
     opened = run.open_round if run.open_round and run.open_round.round == round_id else None
     ended = None
     if opened is None:
         ended = Phase.COMMITTED if run.head_node.round == round_id else Phase.ABORTED
-    claimed = members.facts(round_id, current.submissions.delivered(), now_s)
+    terms = members.terms(run.spec, base, round_id, now_s)
     return RoundFacts(
-        members=_believed(claimed, current, run.spec, members, now_s),
+        members=members.facts(round_id, current.submissions.held(), now_s, terms),
         verdict=current.judgement.verdict if current.judgement else None,
-        planned=opened is not None and opened.plan is not None,
+        attempt=opened.plan.attempt if opened is not None and opened.plan is not None else None,
+        harm=current.harm,
         reduced=current.merged is not None,
         ended=ended,
         failure=current.failure,
+        failure_evidence=current.failure_evidence,
+        shards=_shards(current, run),
     )
 
 
-def terms_of(spec: RunSpec, members: Members, round_id: RoundId, count: int, now_s: float) -> Terms:
-    """What bounds the claims in a round that ``count`` members share."""
-    limits, usual = spec.round, round_usual(members.proven(), members.claimed_rates(round_id, now_s))
-    return Terms(limits.target_tokens, count, limits.train_deadline_s, spec.gates.claim_slack, usual)
-
-
-def _believed(
-    claimed: tuple[MemberFacts, ...], current: Round, spec: RunSpec, members: Members, now_s: float
-) -> tuple[MemberFacts, ...]:
-    """The facts with tokens cut to what the plan could count: no heartbeat of one ends the round of all."""
-    count = len(claimed)  # all who live, at work already or not: the first to speak has no larger share
-    terms = terms_of(spec, members, current.state.round, count, now_s)
-    supported = members.supported()
-    return tuple(
-        replace(
-            fact,
-            tokens=validated_tokens(
-                fact.tokens, current.seen(members, fact.hotkey, now_s), supported.get(fact.hotkey), terms
-            )[0],
-        )
-        for fact in claimed
-    )
+def _shards(current: Round, run: RunState) -> int:
+    """Shards of which something has come whole; of one shard the tokens tell as much."""
+    if run.spec.num_shards == 1:
+        return 1
+    found = (standing.submission for standing in current.submissions.for_plan())
+    return len({submission.manifest.shard for submission in found if submission is not None and submission.complete})
 
 
 def finished(current: Round, run: RunState) -> Finished:
@@ -165,49 +172,3 @@ def _committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finis
         return None
     then = replace(run, head=node.revision)
     return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256)
-
-
-def restore_submissions(
-    store: ObjectStore, run: RunState, known: Mapping[Hotkey, Seat], received_s: float
-) -> list[Submission]:
-    """The checked submissions of the open round, from the manifest objects in the bucket. Blocking."""
-    opened = run.open_round
-    assert opened is not None
-    found = []
-    with only_facts():
-        listed = list(store.list(keys.round_prefix(run.run, opened.round)))
-    for info in listed:
-        parts = keys.parse_key(run.run, info.key)
-        if parts is None or parts.kind != "manifest":
-            continue
-        stored = read_manifest(store, run, info.key)
-        if stored is not None and stored.manifest.base_revision == opened.base_revision:
-            hotkey = stored.manifest.signer
-            found.append(Submission(stored, known.get(hotkey, _lost_seat(hotkey)), received_s, Finding()))
-    return found
-
-
-def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:
-    """The seats of those that have one now."""
-    seats = ((hotkey, membership.known(hotkey)) for hotkey in sorted(hotkeys))
-    return {hotkey: seat for hotkey, seat in seats if seat is not None}
-
-
-def read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
-    """The checked submission at a key, if there is one with the receipt of a leader. Blocking; ``Retryable``."""
-    try:
-        with only_facts():
-            body = store.get(key, max_bytes=MAX_MANIFEST_BYTES).body
-        stored = decode_submission(body, run.run)
-    except (ObjectMissing, Rejected) as refusal:
-        logger.warning("{} is no submission: {}", key, refusal)
-        return None
-    if run.leader_of(stored.receipt.term) != stored.receipt.signer or stored.manifest.key[:-6] != key[:-5]:
-        logger.warning("{} has no receipt of a leader of this run", key)
-        return None
-    return stored
-
-
-def _lost_seat(hotkey: Hotkey) -> Seat:
-    """For a receipted submission whose sender left the subnet meanwhile: it stays in the plan and is never paid."""
-    return Seat(hotkey, Coldkey(hotkey), Uid(0), 0)

@@ -99,6 +99,11 @@ class Scorer:
                     del self._losses[next(iter(self._losses))]
             return self._losses[sha256]
 
+    def loss_alone(self, base: Weights, member: PlanMember, body: bytes) -> float:
+        """Loss on the held-out text of the base with one delta alone. Blocking; the decoder's ``Rejected``."""
+        with self._turn:
+            return self._evaluator.heldout_alone(base, member, body)
+
     async def run(self) -> None:
         """Score whatever comes, for ever."""
         while True:

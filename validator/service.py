@@ -23,13 +23,14 @@ from common.wire import (
     SubmissionReply,
     SubmissionRequest,
 )
+from validator import pausing
 from validator.api.security import Caller
 from validator.board import Board
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
-from validator.round import core
+from validator.round import core, deadlines
 from validator.round.facts import Phase as RoundPhase
-from validator.round.facts import RoundPolicy
+from validator.round.facts import RoundFacts
 from validator.rounds import Round, facts_of
 
 MAX_MINERS = 256
@@ -39,12 +40,12 @@ Instruction = Literal["train", "submit", "wait"]
 class ValidatorService:
     """The service of one process, over its board."""
 
-    def __init__(self, board: Board, intake: Intake, policy: RoundPolicy, version: str) -> None:
+    def __init__(self, board: Board, intake: Intake, version: str) -> None:
         self._board = board
         self._intake = intake
-        self._policy = policy
         self._version = version
         self._cached: tuple[float, Status] | None = None
+        self._looked: tuple[float, Round, RoundFacts] | None = None
 
     def health(self) -> Health:
         """Who serves here, and the time that requests must be signed with."""
@@ -64,7 +65,7 @@ class ValidatorService:
         current = board.round if board.leadership.leading else None
         if current is not None:
             board.membership.pin(caller.seat)
-        board.members.hear(caller.hotkey, beat, current.opened_s if current else now_s, now_s)
+        board.members.hear(caller.hotkey, beat, now_s)
         state = board.journal.state
         return HeartbeatReply(
             server_ns=board.clock.wall_ns(),
@@ -73,13 +74,13 @@ class ValidatorService:
             term=state.term,
             next_seq=state.next_seq,
             round=self._view(current, caller.hotkey) if current else None,
-            delivered=current is not None and current.submissions.delivered().get(caller.hotkey, False),
+            delivered=current is not None and current.submissions.delivered(caller.hotkey),
             score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
         )
 
     async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply:
         """See ``Intake.submit``."""
-        return await self._intake.submit(caller, request.manifest)
+        return await self._intake.submit(caller, request.manifest, request.parts)
 
     async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply:
         """See ``Intake.complete``."""
@@ -109,6 +110,7 @@ class ValidatorService:
             rounds_aborted=state.rounds_aborted,
             round=self._view(current, None) if current else None,
             waiting_for=board.waiting_for[:300],
+            paused="" if state.paused is None else pausing.told(state, state.paused)[:1000],
             heldout_loss_first=standing.heldout_first,
             heldout_loss_head=standing.heldout_head,
             reported_round=standing.reported_round,
@@ -119,16 +121,27 @@ class ValidatorService:
 
     def _view(self, current: Round, hotkey: Hotkey | None) -> RoundView:
         now_s = self._board.now_s()
-        facts = facts_of(current, self._board.journal.state, self._board.members, now_s)
+        facts = self._facts(current, now_s)
         return RoundView(
             round=current.state.round,
             base_revision=current.state.base_revision,
             phase=current.state.phase.value,
             instruction=instruction(current, self._board.members.get(hotkey) if hotkey else None),
-            seconds_left=core.seconds_left(current.state, now_s, self._policy),
+            seconds_left=deadlines.seconds_left(current.state, now_s, current.policy),
+            freeze_in_s=deadlines.freeze_in_s(current.state, facts.members, now_s, current.policy),
             tokens=core.trained_tokens(facts),
-            target_tokens=self._policy.target_tokens,
+            target_tokens=current.policy.target_tokens,
         )
+
+    def _facts(self, current: Round, now_s: float) -> RoundFacts:
+        """At most a fraction of a second old: every heartbeat asks, and each answer looks at all members."""
+        if self._looked is not None:
+            looked_s, looked_at, facts = self._looked
+            if looked_at is current and now_s - looked_s < timeouts.STATUS_CACHE_S:
+                return facts
+        found = facts_of(current, self._board.journal.state, self._board.members, now_s)
+        self._looked = (now_s, current, found)
+        return found
 
     def _miners(self, current: Round | None) -> list[MinerStatus]:
         seen = sorted(self._board.members, key=lambda member: member.hotkey)
@@ -140,7 +153,7 @@ class ValidatorService:
         seat = board.membership.known(member.hotkey)
         if beat is None or seat is None:
             return None
-        delivered = current is not None and current.submissions.delivered().get(member.hotkey, False)
+        delivered = current is not None and current.submissions.delivered(member.hotkey)
         live = board.members.is_live(member, board.now_s())
         return MinerStatus(
             hotkey=member.hotkey,
@@ -159,7 +172,7 @@ class ValidatorService:
 
 def instruction(current: Round, member: Member | None) -> Instruction:
     """What the sender of a heartbeat should do: train, submit what it has, or wait for the log."""
-    done = member is not None and current.submissions.delivered().get(member.hotkey, False)
+    done = member is not None and current.submissions.delivered(member.hotkey)
     if done or not current.takes_submissions:
         return "wait"
     if current.state.phase is RoundPhase.OPEN:

@@ -17,8 +17,8 @@ from common.auth import REPLY_SIGNATURE, check_reply, sign_request
 from common.data.dataset import Dataset
 from common.errors import Rejected
 from common.identity import KeypairSigner
-from common.records import Manifest, sign_manifest
-from common.units import Hotkey, RoundId, Sha256
+from common.records import Manifest, SampleRange, sign_manifest
+from common.units import Hotkey, Revision, RoundId, Sha256
 from common.wire import MAX_REQUEST_BYTES, CompleteReply, ErrorReply, SubmissionReply, parse
 from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World
@@ -35,6 +35,7 @@ BEAT = {
     "weights_sha256": None,
     "round_tokens": 32,
     "round_steps": 1,
+    "ahead_tokens": 0,
     "tokens_per_s": 5.0,
     "loss": None,
     "counters": {"tokens": 32, "training_s": 1.0, "online_s": 2.0},
@@ -233,6 +234,10 @@ def signed(desk: Desk, manifest: Manifest, signer: KeypairSigner | None = None) 
     return json.dumps({"manifest": record.to_json()}).encode()
 
 
+def part(start: int, count: int) -> SampleRange:
+    return SampleRange(RoundId(0), Revision(0), start, count)
+
+
 def test_a_submission_is_receipted_uploaded_and_checked(dataset: Dataset) -> None:
     async def act(desk: Desk) -> None:
         manifest, body = desk.miner.make(desk.world.log())
@@ -283,6 +288,7 @@ def test_manifests_that_do_not_fit_are_refused_each_with_its_code(dataset: Datas
             (signed(desk, changed(shard=3)), 422, "wrong_shard"),
             (signed(desk, changed(delta=dataclasses.replace(manifest.delta, size_bytes=7))), 422, "wrong_size"),
             (signed(desk, changed(tokens=10**9)), 400, "bad_manifest"),
+            (signed(desk, changed(samples=(part(0, 4), part(2, 4)))), 422, "bad_samples"),
         ]
         for body, status, code in cases:
             refused(await desk.post("/v1/submissions", body), status, code)
@@ -343,10 +349,12 @@ def test_the_manifest_that_lies_in_the_bucket_is_the_one_of_the_plan(dataset: Da
             store.lose_next_reply(key_part=key)
         assert (await desk.post("/v1/submissions", signed(desk, manifest))).status_code == 200
         before = store.get(key, max_bytes=1 << 20).body
-        round_.submissions = Submissions(round_.state.round)
+        round_.submissions = Submissions(round_.state.round, round_.state.base_revision)
         other = dataclasses.replace(manifest, trace_root=Sha256("3" * 64))
         assert (await desk.post("/v1/submissions", signed(desk, other))).status_code == 200
-        assert [found.stored.encode() for found in round_.submissions.for_plan()] == [before]
+        [standing] = round_.submissions.for_plan()
+        assert standing.submission is not None
+        assert standing.submission.stored.encode() == before
         assert store.get(key, max_bytes=1 << 20).body == before
 
     with_desk(dataset, act)

@@ -64,7 +64,7 @@ def test_the_status_and_the_reply_tell_what_happens(world: World) -> None:
         assert status.heldout_loss_first is not None
         assert status.heldout_loss_head is not None
         assert status.heldout_loss_head < status.heldout_loss_first
-        assert "revision 1 is reached" in status.waiting_for
+        assert "revision 1 is committed" in status.waiting_for
 
     asyncio.run(go())
 
@@ -154,7 +154,7 @@ def test_a_copy_and_a_flipped_delta_are_rejected_with_reasons_and_earn_nothing(d
 
     async def go() -> Validator:
         await world.begin(4)
-        world.miners[3].sign = -1.0
+        world.miners[3].scale = -1.0
         validator = world.validator(until=1)
         await drive(world, validator, 1)
         await validator.scorer.drain()

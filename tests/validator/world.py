@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from common.identity import KeypairSigner
 from common.model.flat import build_shard
 from common.model.loss import training_loss
 from common.model.shards import plan_shards
-from common.records import Manifest, ObjectRef, sign_manifest
+from common.records import Manifest, ObjectRef, SampleRange, sign_manifest
 from common.runlog.casput import Patience
 from common.runlog.genesis import create_run
 from common.runlog.materialise import materialise
@@ -41,7 +41,17 @@ from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
 from common.store.retry import RetryPolicy
 from common.units import Coldkey, Revision, Sha256, ShardId, sha256_hex
-from common.wire import CompleteRequest, Counters, Heartbeat, HeartbeatReply, Phase, SubmissionRequest
+from common.wire import (
+    CompleteReply,
+    CompleteRequest,
+    Counters,
+    Heartbeat,
+    HeartbeatReply,
+    Phase,
+    SubmissionReply,
+    SubmissionRequest,
+    UploadTarget,
+)
 from tests.support.memchain import MemoryWallet, MemoryWorld
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
 from validator.api.security import Caller
@@ -81,7 +91,7 @@ class World:
         create_run(self.store, self.spec, OWNER, self.clock, patience=AT_ONCE)
         self.evaluator = Evaluator(self.spec, dataset)
         self.miners: list[Miner] = []
-        self.trained: dict[tuple[Sha256, int, str], F32] = {}
+        self.trained: dict[tuple[Sha256, int, str, int], F32] = {}
 
     async def begin(self, miners: int = 3) -> None:
         """Register everybody."""
@@ -152,6 +162,13 @@ class World:
         return [self.store.get(info.key, max_bytes=1 << 20).body for info in infos]
 
 
+class Made(NamedTuple):
+    """A submission as its miner holds it."""
+
+    manifest: Manifest
+    body: bytes
+
+
 @dataclass
 class Miner:
     """A scripted miner."""
@@ -166,8 +183,8 @@ class Miner:
     phase: Phase = Phase.TRAINING
     submitted: int | None = None
     """Round that it delivered for."""
-    sign: float = 1.0
-    """-1 sends the delta upside down."""
+    scale: float = 1.0
+    """What its deltas are multiplied by: -1 sends them upside down."""
     silent: bool = False
 
     @property
@@ -192,6 +209,7 @@ class Miner:
             weights_sha256=None,
             round_tokens=self.tokens,
             round_steps=self.tokens // 32,
+            ahead_tokens=0,
             tokens_per_s=100.0,
             loss=None,
             counters=Counters(tokens=self.total, training_s=self.total / 100.0, online_s=float(self.seq)),
@@ -203,61 +221,79 @@ class Miner:
             self.round, self.tokens = reply.round.round, 0
         return reply
 
-    async def deliver(self, validator: Validator, complete: bool = True) -> None:
-        """Encode, announce, put, and say so."""
-        state = self.world.log()
-        manifest, body = self.make(state)
-        request = SubmissionRequest(manifest=sign_manifest(manifest, self.signer).to_json())
-        reply = await validator.service.submit(self.caller, request)
+    async def deliver(self, validator: Validator, complete: bool = True, final: bool = True, steps: int = 0) -> Made:
+        """Encode, announce, put, and say so; of all steps unless fewer are asked for."""
+        made = self.make(self.world.log(), final, steps or STEPS)
+        reply = await self.announce(validator, made)
         if reply.upload is not None:
-            self.world.store.redeem_put(reply.upload.url, reply.upload.headers, body)
+            self.put(reply, made)
             if complete:
-                done = CompleteRequest(round=manifest.round, shard=0, delta_sha256=manifest.delta.sha256)
-                assert (await validator.service.complete(self.caller, done)).accepted
-        self.submitted = manifest.round
+                assert (await self.complete(validator, made)).accepted
+        if final:
+            self.submitted = made.manifest.round
+        return made
 
-    def make(self, state: RunState) -> tuple[Manifest, bytes]:
+    async def drip(self, validator: Validator, steps: int) -> Made:
+        """Deliver what it has so far."""
+        return await self.deliver(validator, final=False, steps=steps)
+
+    async def announce(self, validator: Validator, made: Made) -> SubmissionReply:
+        """Post the manifest."""
+        request = SubmissionRequest(manifest=sign_manifest(made.manifest, self.signer).to_json())
+        return await validator.service.submit(self.caller, request)
+
+    def put(self, reply: SubmissionReply, made: Made) -> None:
+        """Put the bytes where the reply says."""
+        assert isinstance(reply.upload, UploadTarget)
+        self.world.store.redeem_put(reply.upload.url, reply.upload.headers, made.body)
+
+    async def complete(self, validator: Validator, made: Made) -> CompleteReply:
+        """Say that the bytes are there."""
+        manifest = made.manifest
+        done = CompleteRequest(round=manifest.round, shard=0, delta_sha256=manifest.delta.sha256)
+        return await validator.service.complete(self.caller, done)
+
+    def make(self, state: RunState, final: bool = True, steps: int = STEPS) -> Made:
         """A real delta on the open round's base, and its manifest."""
         assert state.open_round is not None
-        opened = state.open_round
+        world, opened = self.world, state.open_round
         node = state.revisions[opened.base_revision]
-        delta = np.float32(self.sign) * self._trained(state)
-        params = delta_params(self.world.spec.codec, node.revision)
+        delta = np.float32(self.scale) * self._trained(state, steps)
+        params = delta_params(world.spec.codec, node.revision)
         body = encode(delta, params)
-        samples = STEPS * self.world.spec.inner.batch_size
+        samples = steps * world.spec.inner.batch_size
         digest = sha256_hex(body)
-        run = self.world.spec.run
         manifest = Manifest(
             schema=1,
-            run=run,
+            run=world.spec.run,
             signer=self.signer.hotkey,
-            key=keys.delta_key(run, opened.round, SHARD, self.signer.hotkey, digest),
+            key=keys.delta_key(world.spec.run, opened.round, SHARD, self.signer.hotkey, digest),
             round=opened.round,
             base_revision=node.revision,
             base_sha256=node.sha256,
             shard=SHARD,
             delta=ObjectRef(digest, len(body)),
-            tokens=samples * self.world.spec.data.seq_len,
-            steps=STEPS,
-            sample_start=0,
-            sample_count=samples,
+            final=final,
+            tokens=samples * world.spec.data.seq_len,
+            steps=steps,
+            samples=(SampleRange(opened.round, node.revision, 0, samples),),
             trace_root=Sha256("0" * 64),
-            partitions=partition_hashes(body, len(delta), delta_params(self.world.spec.codec, node.revision), 4),
+            partitions=partition_hashes(body, len(delta), params, 4),
         )
-        return manifest, body
+        return Made(manifest, body)
 
-    def _trained(self, state: RunState) -> F32:
+    def _trained(self, state: RunState, steps: int) -> F32:
         """The delta of this round's steps; the same steps are taken once in a test."""
         assert state.open_round is not None
         world, node = self.world, state.revisions[state.open_round.base_revision]
-        place = (node.sha256, state.open_round.round, str(self.signer.hotkey))
+        place = (node.sha256, state.open_round.round, str(self.signer.hotkey), steps)
         if place not in world.trained:
             with world.unwatched():
                 base = materialise(StoreReader(world.store), state, node.revision).shards[0].weights
             stream = SampleStream(
                 world.dataset, node.sha256, state.open_round.round, self.signer.hotkey, world.spec.data.seq_len
             )
-            world.trained[place] = sgd(world.spec, base, stream, STEPS) - base
+            world.trained[place] = sgd(world.spec, base, stream, steps) - base
         return world.trained[place]
 
 

@@ -1,0 +1,81 @@
+"""A run that stands still until a person has looked: what the log is told when it pauses, and what ends the pause.
+
+Everything comes from log and bucket, so a restarted or another leader pauses for the same reasons and finds the same
+order of the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common import keys
+from common.errors import Rejected
+from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.commands import find_resume
+from common.runlog.entries import Entry, Paused, RoundAborted, decode_entry
+from common.runlog.rules import CONTENT_FAILURES, MAX_FAILURES
+from common.runlog.state import Pause, RunState
+from common.store.port import ObjectReader, ObjectStore
+from common.units import Sha256
+from validator.outages import only_facts
+
+MOST_FACTS = 32
+"""Lines of evidence that an entry holds of one round."""
+MAX_FACT = 300
+
+
+def pause_entry(reader: ObjectReader, run: RunState) -> tuple[Paused, str]:
+    """The entry that pauses the run, with the evidence of the rounds that failed, and its reason. Blocking."""
+    failed = failures(reader, run)
+    facts = [f"round {one.round} {one.code}: {fact}" for one in failed for fact in _facts(one)]
+    reason = (
+        f"{len(run.failures)} rounds in a row failed for what was delivered ({', '.join(run.failures)}); nothing is "
+        "trained in vain, but somebody has to look before the next"
+    )
+    return Paused(run.failures[-1], bounded(facts)), reason
+
+
+def failures(reader: ObjectReader, run: RunState) -> tuple[RoundAborted, ...]:
+    """The aborted rounds that ``run.failures`` counts, oldest first, read back from the end of the log. Blocking."""
+    found: list[RoundAborted] = []
+    void = {void.seq for void in run.voids}
+    seq = run.next_seq - 1
+    while seq > 0 and len(found) < len(run.failures):
+        entry = _entry(reader, run, seq) if seq not in void else None
+        if entry is not None and isinstance(entry.data, RoundAborted) and entry.data.code in CONTENT_FAILURES:
+            found.append(entry.data)
+        seq -= 1
+    return tuple(reversed(found))
+
+
+def find_order(store: ObjectStore, run: RunState) -> Sha256 | None:
+    """The owner's order to go on after the present pause, if it lies in the bucket. Blocking; ``Retryable``."""
+    with only_facts():
+        return find_resume(store, run)
+
+
+def told(run: RunState, pause: Pause) -> str:
+    """Why the run stands still, and what to type."""
+    why = "; ".join(pause.evidence[-3:])
+    return (
+        f"paused since slot {pause.seq} ({pause.code}): {why[:500]}. `brigade run log` tells more; once the cause is "
+        f"gone, the owner types: brigade run resume --run {run.run}"
+    )
+
+
+def bounded(facts: Sequence[str]) -> tuple[str, ...]:
+    """Evidence as an entry can hold it."""
+    return tuple(fact[:MAX_FACT] for fact in facts[: MAX_FAILURES * MOST_FACTS])
+
+
+def _facts(failed: RoundAborted) -> tuple[str, ...]:
+    return failed.evidence[:MOST_FACTS] or ("nothing was measured",)
+
+
+def _entry(reader: ObjectReader, run: RunState, seq: int) -> Entry | None:
+    with only_facts():
+        slot = reader.fetch(keys.log_key(run.run, seq), max_bytes=MAX_READ_BYTES)
+    try:
+        return decode_entry(slot, run.run)
+    except Rejected:
+        return None

@@ -1,0 +1,109 @@
+"""A round's submissions as a new leader finds them again in the bucket.
+
+A manifest object says that its delta has arrived; that of a final that it was checked as well. Read are those of the
+open round, those of aborted rounds on the same base, and those of the late ones that the last plan deferred. Blocking;
+``Retryable`` when the store stays away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from loguru import logger
+
+from common import keys
+from common.errors import Rejected
+from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
+from common.runlog.entries import PlanMember
+from common.runlog.state import OpenRound, RunState
+from common.store.port import ObjectInfo, ObjectMissing, ObjectStore
+from common.units import Coldkey, Hotkey, RoundId, ShardId, Uid
+from validator.checks import Finding
+from validator.membership import Membership, Seat
+from validator.outages import only_facts
+from validator.submissions import Submission
+
+NEWEST_READ = 2
+"""Of each line and round: the newest counts, and the one before it should that be damaged."""
+
+
+def restore(
+    store: ObjectStore, run: RunState, opened: OpenRound, seats: Mapping[Hotkey, Seat], now_s: float
+) -> list[Submission]:
+    """Everything in the bucket that may count for the open round, oldest round first."""
+    found = [_late(store, run, member, seats, now_s) for member in run.deferred]
+    for round_id in range(first_round(run, opened), opened.round + 1):
+        found += [_restored(stored, seats, now_s) for stored in _stored(store, run, opened, RoundId(round_id))]
+    return [submission for submission in found if submission is not None]
+
+
+def first_round(run: RunState, opened: OpenRound) -> RoundId:
+    """The first round that had the open one's base."""
+    made = run.revisions[opened.base_revision].round
+    return RoundId(0 if made is None else made + 1)
+
+
+def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:
+    """The seats of those that have one now."""
+    seats = ((hotkey, membership.known(hotkey)) for hotkey in sorted(hotkeys))
+    return {hotkey: seat for hotkey, seat in seats if seat is not None}
+
+
+def read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
+    """The submission at a key, if there is one with the receipt of a leader."""
+    try:
+        with only_facts():
+            body = store.get(key, max_bytes=MAX_MANIFEST_BYTES).body
+        stored = decode_submission(body, run.run)
+    except (ObjectMissing, Rejected) as refusal:
+        logger.warning("{} is no submission: {}", key, refusal)
+        return None
+    if run.leader_of(stored.receipt.term) != stored.receipt.signer or stored.manifest.key[:-6] != key[:-5]:
+        logger.warning("{} has no receipt of a leader of this run", key)
+        return None
+    return stored
+
+
+def _stored(store: ObjectStore, run: RunState, opened: OpenRound, round_id: RoundId) -> Iterator[StoredSubmission]:
+    for info in _newest(store, run, round_id):
+        stored = read_manifest(store, run, info.key)
+        if stored is not None and stored.manifest.base_revision == opened.base_revision:
+            yield stored
+
+
+def _newest(store: ObjectStore, run: RunState, round_id: RoundId) -> list[ObjectInfo]:
+    """The manifest objects of a round, of each line the newest."""
+    lines: dict[tuple[ShardId | None, Hotkey | None], list[ObjectInfo]] = {}
+    with only_facts():
+        for info in store.list(keys.round_prefix(run.run, round_id)):
+            parts = keys.parse_key(run.run, info.key)
+            if parts is not None and parts.kind == "manifest":
+                lines.setdefault((parts.shard, parts.hotkey), []).append(info)
+    newest = (sorted(line, key=lambda info: info.modified_s)[-NEWEST_READ:] for line in lines.values())
+    return [info for line in newest for info in line]
+
+
+def _restored(stored: StoredSubmission, seats: Mapping[Hotkey, Seat], now_s: float) -> Submission:
+    """A final was read before its manifest object was put; a drip is read at the freeze."""
+    hotkey, final = stored.manifest.signer, stored.manifest.final
+    seat = seats.get(hotkey, _lost_seat(hotkey))
+    return Submission(stored, seat, now_s, final, now_s, Finding() if final else None)
+
+
+def _late(
+    store: ObjectStore, run: RunState, member: PlanMember, seats: Mapping[Hotkey, Seat], now_s: float
+) -> Submission | None:
+    key = keys.manifest_key(run.run, member.round, member.shard, member.hotkey, member.delta.sha256)
+    with only_facts():
+        there = store.head(key) is not None
+    stored = read_manifest(store, run, key) if there else None
+    if stored is None or stored.manifest_record.sha256 != member.manifest_sha256:
+        return None
+    known = seats.get(member.hotkey)
+    seat = Seat(member.hotkey, known.coldkey if known else Coldkey(member.hotkey), member.uid, member.registered_block)
+    return Submission(stored, seat, now_s, stored.manifest.final, now_s)
+
+
+def _lost_seat(hotkey: Hotkey) -> Seat:
+    """For a receipted submission whose sender left the subnet meanwhile: it stays in the plan and is never paid."""
+    return Seat(hotkey, Coldkey(hotkey), Uid(0), 0)
