@@ -77,7 +77,7 @@ def test_a_black_hole_is_retryable(presigned: PresignedPut, proxy: FaultProxy) -
 def test_a_throttled_link_carries_the_body(
     s3: S3Store, presigned: PresignedPut, http: HttpClient, proxy: FaultProxy
 ) -> None:
-    proxy.rate_bytes_per_s = 4e6
+    proxy.link.up.rate_bps = 32e6
     proxy.latency_s = 0.001
     upload(presigned.url, presigned.headers, BODY, http=http)
     assert proxy.up_bytes >= len(BODY)
