@@ -27,11 +27,11 @@ from common.data.tokenizer import ByteTokenizer
 from common.errors import Rejected
 from common.identity import KeypairSigner
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
-from common.runlog.entries import LeaderChanged, PlanMember, RoundAborted
+from common.runlog.entries import LeaderChanged, PlanMember, RoundAborted, RoundFrozen
 from common.spec import RunSpec, spec_hash
 from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing
-from common.units import Coldkey, Hotkey, Sha256, Uid, sha256_hex
+from common.units import Coldkey, Hotkey, Sha256, sha256_hex
 from common.wire import (
     CompleteReply,
     CompleteRequest,
@@ -46,18 +46,21 @@ from common.wire import (
     UploadTarget,
     parse,
 )
+from tests.miner.planning import Decision, member
 from tests.runlog.support import ALICE, MINERS, opened, small_spec
 from tests.runlog.world import World, begin_world
 from tests.support.httpserver import Reply, Request, ScriptedServer
 from tests.support.memchain import MemoryWallet, MemoryWorld, Subnet
 
 NETUID = 2
+PLAIN = {"heartbeat_s": 0.02, "member_timeout_s": 1.0, "drip_s": 0.0, "target_tokens": 1 << 30, "overlap": True}
 PATIENCE_S = 60.0  # a test that waits so long has failed
 MINER: KeypairSigner = MINERS[0]
 
 
-def prepare_spec(folder: Path, num_shards: int = 1) -> RunSpec:
-    """The small run on a few kilobytes of text, which is left in ``folder``/data."""
+def prepare_spec(folder: Path, num_shards: int = 1, **round_changes: Any) -> RunSpec:
+    """The small run on a few kilobytes of text, which is left in ``folder``/data. Rounds want more than any test
+    trains, and there are no drips unless ``round_changes`` says so."""
     texts = folder / "texts"
     texts.mkdir()
     for number in range(80):
@@ -67,7 +70,7 @@ def prepare_spec(folder: Path, num_shards: int = 1) -> RunSpec:
     return replace(
         base,
         data=replace(base.data, dataset=made.dataset),
-        round=replace(base.round, heartbeat_s=0.02, member_timeout_s=1.0),
+        round=replace(base.round, **{**PLAIN, **round_changes}),
     )
 
 
@@ -83,9 +86,13 @@ class Seen:
     """What the miner did so far."""
 
     beats: list[Heartbeat] = field(default_factory=list)
-    manifests: list[SubmissionRequest] = field(default_factory=list)
+    manifests: list[Manifest] = field(default_factory=list)
     uploads: list[str] = field(default_factory=list)
     completed: list[str] = field(default_factory=list)
+    quiet_beats: int = 0
+    """Heartbeats without an upload since the last completion."""
+    fetches: int = 0
+    """Requests for updates."""
     unanswered: int = 0
     """API requests that came while the leader was down."""
 
@@ -93,17 +100,20 @@ class Seen:
 class Leader:
     """``with Leader(folder) as leader:`` serves; ``leader.order`` is what heartbeats are answered with."""
 
-    def __init__(self, folder: Path, num_shards: int = 1) -> None:
-        self.spec = prepare_spec(folder, num_shards)
+    def __init__(self, folder: Path, num_shards: int = 1, **round_changes: Any) -> None:
+        self.spec = prepare_spec(folder, num_shards, **round_changes)
         self.world: World = begin_world(self.spec)
         put_dataset(self.world.store, self.spec.data.dataset, folder / "data")
         self.order: str = "train"
+        self.freeze_in_s = 1e6
         self.instance = secrets.token_hex(8)
         self.seen = Seen()
         self._session = ""
         self.down = False
         """No answer to API requests."""
         self.store_down = False
+        self.lose_updates = False
+        """Updates are answered with 503."""
         self.upload_base = ""
         """Origin of the upload URLs, if another than the storage's."""
         self.let_uploads = threading.Event()
@@ -116,7 +126,12 @@ class Leader:
         self.refuse: dict[str, ErrorReply] = {}
         """Path → answer with status 422, until removed."""
         self._changed = threading.Condition()
-        self._submissions: dict[str, StoredSubmission] = {}
+        self.submissions: dict[str, StoredSubmission] = {}
+        """What there is a receipt for, by the delta's hash, in the order of the receipts."""
+        self.complete: set[str] = set()
+        """Of these, the deltas that are there."""
+        self.refused_rounds: set[int] = set()
+        """Rounds whose manifests are answered with ``round_closed``."""
         self._verifier = RequestVerifier(ALICE.hotkey, 0)
         self._server = ScriptedServer(self._answer)
         self._server._server.handle_error = _say_unless_hung_up  # type: ignore[method-assign]
@@ -150,28 +165,46 @@ class Leader:
         self.order = "train"  # before anybody can see the round: the last round's order is not about this one
         self.world.append(opened(self.world.state))
 
-    def commit(self, accept: bool = True) -> None:
-        """Plan what was handed in (with a steady member, so that a rejection leaves something) and commit."""
-        members = [self.world.submit(MINERS[1], 0)]
-        members += [_member(stored.manifest, stored.manifest_record.sha256, accept) for stored in self._of_round()]
-        self.world.commit(self.world.freeze(*members))
+    def freeze(self, *ours: PlanMember, attempt: int = 0) -> RoundFrozen:
+        """Append a plan with a steady member, so that a rejection leaves something."""
+        with self._changed:
+            return self.world.freeze(self.world.submit(MINERS[1], 0), *ours, attempt=attempt)
+
+    def commit(self, decision: Decision = "accepted", code: str = "") -> None:
+        """Plan what was handed in last, whatever was deferred before, and commit."""
+        self.world.commit(self.freeze(*self.last(decision, code), *self.late()))
+
+    def last(self, decision: Decision = "accepted", code: str = "") -> list[PlanMember]:
+        """The miner's place in the plan of the open round, if it announced anything."""
+        mine = self.of_round()
+        return [member(mine[-1], decision, code)] if mine else []
+
+    def late(self, decision: Decision = "accepted", code: str = "") -> list[PlanMember]:
+        """What the last plan deferred, with what becomes of it; what never came is rejected."""
+        found = [self.submissions[m.delta.sha256] for m in self.world.state.deferred]
+        there = [stored.manifest.delta.sha256 in self.complete for stored in found]
+        return [
+            member(stored, decision, code) if ok else member(stored, "rejected", "too_late")
+            for stored, ok in zip(found, there, strict=True)
+        ]
 
     def abort(self) -> None:
         opened_round = self.world.state.open_round
         assert opened_round is not None
-        self.world.append(RoundAborted(opened_round.round, opened_round.base_revision, "no_quorum"))
+        self.world.append(RoundAborted(opened_round.round, opened_round.base_revision, "no_quorum", ()))
 
     def restart(self, keep_submissions: bool = False) -> None:
         """Another process takes over: it knows what is in the bucket, and here that may be nothing."""
         self.instance = secrets.token_hex(8)
         self.world.append(LeaderChanged(self.instance), term=self.world.state.term + 1)
         if not keep_submissions:
-            self._submissions = {}
+            self.submissions, self.complete = {}, set()
 
-    def _of_round(self) -> list[StoredSubmission]:
+    def of_round(self) -> list[StoredSubmission]:
+        """What the miner announced for the open round, the newest last."""
         current = self.world.state.open_round
         assert current is not None
-        return [stored for stored in self._submissions.values() if stored.manifest.round == current.round]
+        return [stored for stored in self.submissions.values() if stored.manifest.round == current.round]
 
     # The server.
 
@@ -209,6 +242,7 @@ class Leader:
     def _heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
         if beat.session == self._session:
             self.seen.beats.append(beat)
+            self.seen.quiet_beats += beat.upload is None
         return HeartbeatReply(
             server_ns=SystemClock().wall_ns(),
             leader=ALICE.hotkey,
@@ -230,45 +264,62 @@ class Leader:
             phase="open",
             instruction=self.order,  # type: ignore[arg-type]
             seconds_left=10.0,
+            freeze_in_s=self.freeze_in_s,
             tokens=0,
             target_tokens=self.spec.round.target_tokens,
         )
 
     def _submit(self, request: SubmissionRequest) -> SubmissionReply:
-        self.seen.manifests.append(request)
         manifest, record = open_manifest(request.manifest, self.spec.run)
-        current = self.world.state.open_round
-        if current is None or manifest.round != current.round:
+        self.seen.manifests.append(manifest)
+        if not self._takes(manifest) or manifest.round in self.refused_rounds:
             raise Rejected("round_closed", "no such round is open")
         receipt = Receipt(
             1, self.spec.run, ALICE.hotkey, manifest.round, manifest.shard, manifest.signer, record.sha256,
             manifest.delta.sha256, self.world.state.term, received_ms=0,
         )  # fmt: skip
         signed = sign_receipt(receipt, ALICE)
-        self._submissions[manifest.delta.sha256] = StoredSubmission(manifest, receipt, record, signed)
+        self.submissions[manifest.delta.sha256] = StoredSubmission(manifest, receipt, record, signed)
+        if manifest.delta.sha256 in self.complete:
+            return SubmissionReply(receipt=signed.to_json(), upload=None)
         headers = {"content-length": str(manifest.delta.size_bytes)}
         url = (self.upload_base or self._server.url()) + f"/brigade/{manifest.key}"
         target = UploadTarget(url=url, headers=headers, expires_in_s=10.0)
         return SubmissionReply(receipt=signed.to_json(), upload=target)
 
+    def _takes(self, manifest: Manifest) -> bool:
+        """Of the open round, or deferred by its plan or by the one before."""
+        state = self.world.state
+        current = state.open_round
+        planned = current.plan.members if current and current.plan else ()
+        deferred = [m for m in (*state.deferred, *planned) if m.decision == "deferred"]
+        late = any((m.round, m.delta) == (manifest.round, manifest.delta) for m in deferred)
+        return late or (current is not None and current.plan is None and manifest.round == current.round)
+
     def _complete(self, request: CompleteRequest) -> CompleteReply:
         self.seen.completed.append(request.delta_sha256)
-        stored = self._submissions.get(request.delta_sha256)
+        self.seen.quiet_beats = 0
+        stored = self.submissions.get(request.delta_sha256)
         if stored is None:
             raise Rejected("not_announced", "post the manifest first")
         if self.findings:
             return CompleteReply(accepted=False, code=self.findings.pop(0), reason="as the test says")
         self.world.store.put(stored.manifest.key.replace(".delta", ".json"), stored.encode())
+        self.complete.add(request.delta_sha256)
         return CompleteReply(accepted=True, code="", reason="as announced")
 
     def _bucket(self, request: Request) -> Reply:
         if self.store_down:
             return Reply(503)
         key = request.path.removeprefix("/brigade/")
+        if key.endswith(".update"):
+            self.seen.fetches += 1
+            if self.lose_updates:
+                return Reply(503)
         if request.method == "PUT" and self.put_answers:
             return Reply(self.put_answers.pop(0))
         if request.method == "PUT":
-            announced = self._submissions[key.rpartition("/")[2].removesuffix(".delta")].manifest.delta
+            announced = self.submissions[key.rpartition("/")[2].removesuffix(".delta")].manifest.delta
             assert (sha256_hex(request.body), len(request.body)) == (announced.sha256, announced.size_bytes)
             self.world.store.put(key, request.body)
             self.seen.uploads.append(key)
@@ -329,21 +380,3 @@ def register(chain: MemoryWorld, signer: KeypairSigner) -> None:
     from tests.support.memchain import _seat
 
     _seat(chain.subnets[NETUID], MemoryWallet(signer.hotkey, Coldkey(signer.hotkey)), block=1)
-
-
-def _member(manifest: Manifest, manifest_sha256: str, accept: bool) -> PlanMember:
-    return PlanMember(
-        shard=manifest.shard,
-        hotkey=manifest.signer,
-        uid=Uid(1),
-        registered_block=1,
-        delta=manifest.delta,
-        manifest_sha256=manifest_sha256,  # type: ignore[arg-type]
-        tokens_claimed=manifest.tokens,
-        tokens=manifest.tokens if accept else 0,
-        decision="accepted" if accept else "rejected",
-        code="" if accept else "norm_too_large",
-        reason="as the test says",
-        weight=32.0 if accept else 0.0,
-        scale=32.0 if accept else 0.0,
-    )

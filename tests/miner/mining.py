@@ -11,8 +11,7 @@ from pathlib import Path
 
 from common.clock import SystemClock
 from common.model.layout import run_layouts
-from common.wire import Phase
-from miner.agent import Agent, Ports, Settings
+from miner.agent import Agent, Ports, Settings, Stop
 from miner.ledger import Ledger
 from miner.state import StateFolder
 from tests.miner.leader import MINER, NETUID, Leader, Seen
@@ -21,7 +20,7 @@ from tests.miner.leader import MINER, NETUID, Leader, Seen
 class Miner:
     """One process's worth of agent, in a thread with a loop of its own."""
 
-    def __init__(self, leader: Leader, folder: Path, allow_private: bool = True) -> None:
+    def __init__(self, leader: Leader, folder: Path, allow_private: bool = True, notice_s: float = 30.0) -> None:
         self._leader = leader
         self.session = secrets.token_hex(16)
         self._settings = Settings(
@@ -32,11 +31,12 @@ class Miner:
             threads=1,
             max_tokens_per_s=None,
             allow_private=allow_private,
+            notice_s=notice_s,
         )
         self.error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop: Stop | None = None
         self._running = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -45,11 +45,15 @@ class Miner:
         self._running.wait()
         return self
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """As SIGTERM does."""
         assert self._loop is not None
         assert self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self._loop.call_soon_threadsafe(self._stop.ask)
+
+    def stop(self) -> None:
+        """As SIGTERM does; returns at the end."""
+        self.ask_to_stop()
         self._thread.join()
 
     def kill(self) -> None:
@@ -69,7 +73,7 @@ class Miner:
             self.error = error
 
     async def _go(self) -> None:
-        self._loop, self._main, self._stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+        self._loop, self._main, self._stop = asyncio.get_running_loop(), asyncio.current_task(), Stop()
         self._running.set()
         ports = Ports(
             self._leader.chain.port(),
@@ -82,9 +86,9 @@ class Miner:
 
 
 @contextmanager
-def mining(leader: Leader, folder: Path) -> Iterator[Miner]:
+def mining(leader: Leader, folder: Path, notice_s: float = 30.0) -> Iterator[Miner]:
     """A miner that runs during the block, and the only one whose heartbeats the leader keeps."""
-    miner = Miner(leader, folder)
+    miner = Miner(leader, folder, notice_s=notice_s)
     leader.watch(miner.session)
     miner.start()
     try:
@@ -111,7 +115,7 @@ def holds(leader: Leader, revision: int) -> object:
 
 
 def trained(round_id: int = 0, tokens: int = 1) -> object:
-    """Of another round a restarted miner tells what it has pending."""
+    """For a round, as heartbeats tell it."""
 
     def check(seen: Seen) -> bool:
         return any(beat.round == round_id and beat.round_tokens >= tokens for beat in seen.beats)
@@ -120,7 +124,13 @@ def trained(round_id: int = 0, tokens: int = 1) -> object:
 
 
 def delivered(seen: Seen) -> bool:
-    return bool(seen.completed) and bool(seen.beats) and seen.beats[-1].phase is Phase.WAITING
+    """Something was handed in, and the miner knows that it was."""
+    return bool(seen.completed) and seen.quiet_beats >= 2
+
+
+def beating(seen: Seen) -> bool:
+    """Beats came that say what is now: one may have been on its way before."""
+    return len(seen.beats) >= 2
 
 
 def hand_in(leader: Leader) -> None:
@@ -130,4 +140,4 @@ def hand_in(leader: Leader) -> None:
     leader.wait_until(trained(current.round))  # type: ignore[arg-type]
     leader.forget()
     leader.order = "submit"
-    leader.wait_until(delivered)
+    leader.wait_until(lambda seen: delivered(seen) and seen.manifests[-1].final)

@@ -1,4 +1,4 @@
-"""A miner's process against a whole small run: rounds, restarts of everybody, and what it does when it is stopped."""
+"""A miner's process against a whole small run: rounds, and what it does with whom it can't trust."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from common.wire import ErrorReply, Phase
 from tests.miner.leader import MINER, NETUID, Leader
 from tests.miner.mining import Miner, delivered, hand_in, holds, ledger_of, mining, trained
 from tests.support.httpserver import Reply, ScriptedServer
-from validator.intake import PASSING
+
+CURABLE = ("checksum_mismatch", "not_uploaded", "wrong_size")
+"""What a leader may find that sending once more cures."""
 
 
 def test_rounds_are_trained_handed_in_and_applied(leader: Leader, tmp_path: Path) -> None:
@@ -29,36 +31,68 @@ def test_rounds_are_trained_handed_in_and_applied(leader: Leader, tmp_path: Path
     assert [r.round for r in leader.world.state.revisions.values() if r.round is not None] == [0, 1, 2]
 
 
+def test_training_goes_on_through_the_merge_and_its_work_comes_with_the_next_round(
+    leader: Leader, tmp_path: Path
+) -> None:
+    leader.open_round()
+    with mining(leader, tmp_path):
+        hand_in(leader)
+        first = leader.seen.manifests[-1]
+        leader.forget()
+        leader.wait_until(lambda seen: any(beat.ahead_tokens > 0 for beat in seen.beats))
+        assert leader.seen.beats[-1].round_tokens == first.tokens
+        leader.commit()
+        leader.open_round()
+        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+        hand_in(leader)
+        second = leader.seen.manifests[-1]
+    assert [part.round for part in first.samples] == [0]
+    assert [part.round for part in second.samples] == [0, 1], "what was trained ahead, then the new round's stream"
+    assert second.samples[0].start == first.samples[0].count, "no sample twice"
+    assert second.tokens == second.sample_count * leader.spec.data.seq_len
+
+
 def test_what_was_merged_leaves_the_residual_and_the_rest_stays(leader: Leader, tmp_path: Path) -> None:
     leader.open_round()
     with mining(leader, tmp_path) as miner:
         hand_in(leader)
-        pending = ledger_of(leader, tmp_path).pending
+        sent = ledger_of(leader, tmp_path).live[-1]
         leader.commit()
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
         miner.stop()
     after = ledger_of(leader, tmp_path)
-    assert pending is not None
-    sent = decode(pending.delta, expect=delta_params(leader.spec.codec, 0), count=len(pending.target))
-    assert np.array_equal(after.memory.feedback.residual, pending.target - sent)
-    assert (after.memory.settled_round, after.pending) == (0, None)
+    said = decode(sent.sent.delta, expect=delta_params(leader.spec.codec, 0), count=len(sent.work.moved))
+    assert np.array_equal(after.account.residual, sent.work.moved - said)
+    assert (after.settled, after.live) == (1, ())
 
 
-@pytest.mark.parametrize("how", ["abort", "reject"])
-def test_what_was_not_merged_stays_in_the_residual(leader: Leader, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("decision", ["rejected", "too_late"])
+def test_what_was_not_merged_stays_in_the_residual(leader: Leader, tmp_path: Path, decision: str) -> None:
     leader.open_round()
     with mining(leader, tmp_path) as miner:
         hand_in(leader)
-        pending = ledger_of(leader, tmp_path).pending
-        if how == "abort":
-            leader.abort()
-        else:
-            leader.commit(accept=False)
-        leader.forget()
-        leader.wait_until(lambda seen: bool(seen.beats) and seen.beats[-1].round is None)
+        sent = ledger_of(leader, tmp_path).live[-1]
+        leader.commit("rejected", code="" if decision == "rejected" else decision)
+        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
         miner.stop()
-    assert pending is not None
-    assert np.array_equal(ledger_of(leader, tmp_path).memory.feedback.residual, pending.target)
+    assert np.array_equal(ledger_of(leader, tmp_path).account.residual, sent.work.moved)
+
+
+def test_after_an_aborted_round_the_work_goes_on_from_the_same_base(leader: Leader, tmp_path: Path) -> None:
+    leader.open_round()
+    with mining(leader, tmp_path):
+        hand_in(leader)
+        first = leader.seen.manifests[-1]
+        leader.abort()
+        leader.open_round()
+        hand_in(leader)
+        second = leader.seen.manifests[-1]
+        leader.commit()
+        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+    assert (first.base_revision, second.base_revision) == (0, 0)
+    assert second.samples[0].start == 0
+    assert second.samples[0].count >= first.samples[0].count, "the second submission holds all of the first"
+    assert [part.round for part in second.samples] == [0, 1]
 
 
 def test_heartbeats_go_on_during_training_and_upload(leader: Leader, tmp_path: Path) -> None:
@@ -68,11 +102,29 @@ def test_heartbeats_go_on_during_training_and_upload(leader: Leader, tmp_path: P
         leader.let_uploads.clear()
         leader.order = "submit"
         leader.wait_until(lambda seen: sum(beat.upload is not None for beat in seen.beats) >= 3)
+        during = [beat for beat in leader.seen.beats if beat.upload is not None]
+        assert {beat.phase for beat in during} == {Phase.TRAINING}, "the upload does not stop the training"
         assert not leader.seen.uploads
         leader.let_uploads.set()
         leader.wait_until(delivered)
         numbers = [beat.seq for beat in leader.seen.beats]
         assert numbers == sorted(set(numbers))
+
+
+def test_without_overlap_nothing_is_trained_after_the_final_submission(tmp_path: Path) -> None:
+    with Leader(tmp_path, overlap=False) as leader:
+        leader.open_round()
+        with mining(leader, tmp_path):
+            hand_in(leader)
+            leader.forget()
+            leader.wait_until(lambda seen: len(seen.beats) >= 5)
+            assert {beat.phase for beat in leader.seen.beats} == {Phase.WAITING}
+            assert {beat.ahead_tokens for beat in leader.seen.beats} == {0}
+            leader.commit()
+            leader.open_round()
+            leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+            hand_in(leader)
+        assert [part.round for part in leader.seen.manifests[-1].samples] == [1]
 
 
 def test_a_refused_submission_does_not_end_the_miner(leader: Leader, tmp_path: Path) -> None:
@@ -87,27 +139,32 @@ def test_a_refused_submission_does_not_end_the_miner(leader: Leader, tmp_path: P
         leader.open_round()
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
         hand_in(leader)
+    assert leader.seen.manifests[-1].samples[0].start == 0, "no plan named it, so all of the work came along"
 
 
 def test_a_delta_that_arrived_broken_is_put_again(leader: Leader, tmp_path: Path) -> None:
     leader.open_round()
     leader.put_answers = [413]  # not the announced size
-    leader.findings = sorted(PASSING)
+    leader.findings = list(CURABLE)
     with mining(leader, tmp_path):
         hand_in(leader)
-    assert len(leader.seen.completed) == len(PASSING) + 1
-    assert len(leader.seen.uploads) == len(PASSING) + 1
-    assert len({manifest.model_dump_json() for manifest in leader.seen.manifests}) == 1
+    assert len(leader.seen.completed) == len(CURABLE) + 1
+    assert len(leader.seen.uploads) == len(CURABLE) + 1
+    assert len({manifest.delta.sha256 for manifest in leader.seen.manifests}) == 1
 
 
-def test_a_joiner_waits_while_a_round_closes(leader: Leader, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["train", "submit", "wait"])
+def test_a_joiner_begins_at_once_in_whatever_phase(leader: Leader, tmp_path: Path, order: str) -> None:
     leader.open_round()
-    leader.order = "wait"
+    leader.order = order
+    if order == "wait":
+        leader.freeze()
     with mining(leader, tmp_path):
-        leader.wait_until(lambda seen: any("joining the next one" in beat.note for beat in seen.beats))
-        assert not leader.seen.manifests
-        leader.commit()
-        leader.open_round()
+        leader.wait_until(lambda seen: any(beat.counters.tokens > 0 for beat in seen.beats))
+        if order == "wait":
+            assert not any(beat.round_tokens for beat in leader.seen.beats), "too late for this round"
+            leader.world.commit(leader.world.state.open_round.plan)  # type: ignore[union-attr, arg-type]
+            leader.open_round()
         hand_in(leader)
 
 
