@@ -35,6 +35,7 @@ _PIECE = 1 << 20
 _COARSER = 4
 """Positions need fewer buckets than values: only copies are looked for, not directions."""
 _MAX_FILL = 0.5
+_MAX_RATIO = 2
 
 Pairs: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -55,8 +56,9 @@ class GroupStats:
     overlaps: Pairs
     """How far the positions of two deltas agree beyond chance ``(n, n)``: 1 for a copy, about 0 for strangers.
 
-    The share of the smaller set, corrected for the fill of the larger one; 0 when that is above one half, where
-    positions say nothing."""
+    The share of the smaller set, corrected for the fill of the larger one. 0 when that is above one half, where
+    positions say nothing, and when one set is more than twice the other: a handful of positions lies in many an
+    honest delta, and must not make copies of them."""
     error: float
     """Standard deviation of a small cosine, and half that of a small overlap; 0 when all is exact."""
 
@@ -118,7 +120,7 @@ class GroupStatsBuilder:
             cosines, alike = (_sketched_cosines(side, self._finite) for side in (self._values, self._places))
             raw = _shares(alike, filled)
         error = 0.0 if self._fold is None else self._values.shape[1] ** -0.5
-        overlaps = _beyond_chance(raw, filled / max(self._count, 1))
+        overlaps = _beyond_chance(raw, filled, self._count)
         return GroupStats(self._count, self._finite.copy(), filled, norms, cosines, overlaps, error)
 
     def _add(self, who: slice, part: slice, piece: F32) -> None:
@@ -192,11 +194,14 @@ def _shares(alike: F32, filled: I64) -> F32:
     return ratio
 
 
-def _beyond_chance(shares: Pairs, fills: F64) -> Pairs:
-    fills = fills.astype(shares.dtype)
-    full = fills > _MAX_FILL
+def _beyond_chance(shares: Pairs, filled: I64, count: int) -> Pairs:
+    fills = (filled / max(count, 1)).astype(shares.dtype)
     larger = np.maximum.outer(fills, fills)
     shares -= larger
     shares /= np.maximum(1 - larger, 1 - _MAX_FILL)
+    full = fills > _MAX_FILL
     shares[full], shares[:, full] = 0, 0
+    if filled.max(initial=0) > _MAX_RATIO * filled.min(initial=count):
+        uneven: Bool = np.greater(larger, _MAX_RATIO * np.minimum.outer(fills, fills))
+        shares[uneven] = 0
     return shares

@@ -9,39 +9,19 @@ import numpy as np
 import pytest
 
 from common.codec.container import decode, encode
-from common.codec.params import F32, CodecParams
+from common.codec.params import F32
 from common.merge.gates import Accepted, Candidate, Decision, RejectedDelta, check_delta, decide
-from common.merge.group import GroupStats, GroupStatsBuilder
-from common.spec import GateSpec
-from common.units import Coldkey, Hotkey, Revision
+from common.merge.group import GroupStats
+from common.units import Revision
+from tests.merge import groups
+from tests.merge.groups import BASE, POLICY, candidates, codec
 
 COUNT = 16 * 4096
-POLICY = GateSpec(
-    norm_factor=10.0,
-    clip_factor=2.0,
-    cosine_floor=-0.02,
-    copy_cosine=0.95,
-    max_share=0.5,
-    newcomer_share=0.2,
-    claim_slack=1.1,
-    damping_at=0.5,
-)
-BASE = Revision(7)
 
 
-def codec(density: int) -> CodecParams:
-    return CodecParams("topk", density, 16)
-
-
-def honest(count: int, density: int = 64, agreement: float = 0.3) -> list[F32]:
+def honest(count: int, density: int = 64) -> list[F32]:
     """Deltas with a common signal, through the codec; pairwise cosines of about .1 at density 64."""
-    rng = np.random.default_rng(11)
-    common = rng.standard_normal(COUNT)
-    deltas = []
-    for _ in range(count):
-        raw = np.sqrt(agreement) * common + np.sqrt(1 - agreement) * rng.standard_normal(COUNT)
-        deltas.append(through(raw * 1e-3, density))
-    return deltas
+    return list(groups.honest(count, COUNT, density))
 
 
 def through(values: np.ndarray, density: int = 64) -> F32:
@@ -49,17 +29,8 @@ def through(values: np.ndarray, density: int = 64) -> F32:
     return decode(data, expect=codec(density), count=COUNT)
 
 
-def candidates(count: int, coldkeys: list[str] | None = None) -> list[Candidate]:
-    names = coldkeys or [f"cold{i}" for i in range(count)]
-    return [Candidate(Hotkey(f"hot{i}"), Coldkey(names[i]), BASE, 1000, i) for i in range(count)]
-
-
 def group_stats(deltas: Sequence[F32]) -> GroupStats:
-    """The facts on whole deltas of one length."""
-    builder = GroupStatsBuilder(len(deltas), COUNT, seed=17)
-    for i, delta in enumerate(deltas):
-        builder.add(i, 0, delta[None])
-    return builder.finish()
+    return groups.group_stats(deltas, COUNT)
 
 
 def judge(deltas: list[F32], who: list[Candidate] | None = None) -> tuple[Decision, ...]:
