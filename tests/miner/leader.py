@@ -188,6 +188,14 @@ class Leader:
             for stored, ok in zip(found, there, strict=True)
         ]
 
+    def invent(self, stored: StoredSubmission) -> PlanMember:
+        """A place in the plan for a delta that the miner never sent, with bytes that merge."""
+        other = self.world.submit(MINERS[2], 0)
+        data = self.world.store.get(_key(self.spec, MINERS[2].hotkey, other), max_bytes=1 << 30).body
+        ours = replace(member(stored), delta=other.delta)
+        self.world.store.put(_key(self.spec, MINER.hotkey, ours), data)
+        return ours
+
     def abort(self) -> None:
         opened_round = self.world.state.open_round
         assert opened_round is not None
@@ -367,6 +375,10 @@ class Leader:
         port = int(self._server.url().rpartition(":")[2])
         subnet.neurons[0] = replace(subnet.neurons[0], endpoint=Endpoint("127.0.0.1", port))
         return chain
+
+
+def _key(spec: RunSpec, hotkey: Hotkey, named: PlanMember) -> str:
+    return keys.delta_key(spec.run, named.round, named.shard, hotkey, named.delta.sha256)
 
 
 def _say_unless_hung_up(request: Any, address: Any) -> None:
