@@ -199,7 +199,7 @@ def _beyond_chance(shares: Pairs, filled: I64, count: int) -> Pairs:
     larger = np.maximum.outer(fills, fills)
     shares -= larger
     shares /= np.maximum(1 - larger, 1 - _MAX_FILL)
-    full = fills > _MAX_FILL
+    full: Bool = np.greater(fills, _MAX_FILL)
     shares[full], shares[:, full] = 0, 0
     if filled.max(initial=0) > _MAX_RATIO * filled.min(initial=count):
         uneven: Bool = np.greater(larger, _MAX_RATIO * np.minimum.outer(fills, fills))
