@@ -85,7 +85,7 @@ class World:
         self.clock = ManualClock(now_s=1000.0)
         usual = tiny_spec(data=DataSpec(dataset=dataset.id, tokenizer="bytes", seq_len=16), netuid=2)
         limits = dataclasses.replace(usual.round, target_tokens=3 * WORK, quorum_tokens=WORK)
-        self.spec: RunSpec = dataclasses.replace(usual, round=limits, **changes)
+        self.spec: RunSpec = dataclasses.replace(usual, **{"round": limits, **changes})
         self.store = MemoryStore(self.clock)
         self.chain_world = MemoryWorld(Coldkey("sudo"))
         create_run(self.store, self.spec, OWNER, self.clock, patience=AT_ONCE)
