@@ -202,19 +202,20 @@ class Members:
 def trains(member: Member, round_id: RoundId) -> bool:
     """Whether it works for this round, by its newest heartbeat."""
     beat = member.beat
-    if beat is None or beat.round is None:
-        return False
-    if beat.round == round_id:
+    if beat is not None and beat.round == round_id:
         return beat.round_tokens > 0 or beat.phase is Phase.TRAINING
-    return beat.round < round_id and beat.ahead_tokens > 0
+    return round_tokens(member, round_id) > 0
 
 
 def round_tokens(member: Member, round_id: RoundId) -> int:
-    """Tokens that it says to have trained for this round; in the round before, those ahead of its final submission."""
+    """Tokens that it says to have trained for this round. Before it has the round's base: those ahead of its last
+    submission, which will be this round's."""
     beat = member.beat
-    if beat is None or beat.round is None or beat.round > round_id:
+    if beat is None:
         return 0
-    return beat.round_tokens if beat.round == round_id else beat.ahead_tokens
+    if beat.round is None or beat.round < round_id:
+        return beat.ahead_tokens
+    return beat.round_tokens if beat.round == round_id else 0
 
 
 def _gone(beat: Heartbeat | None) -> bool:

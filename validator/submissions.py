@@ -149,9 +149,8 @@ class Submissions:
         ``round_closed``, ``already_submitted``, ``already_announced``, ``too_many_submissions``.
         """
         known = self._by_record.get(record.sha256)
-        present = self._found[known] if known is not None else None
-        if present is not None and (present.complete or not self.closed):
-            return present
+        if known is not None:
+            return self._found[known]
         if self.closed:
             raise Rejected("round_closed", f"round {self.round} takes no more submissions")
         name = manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256

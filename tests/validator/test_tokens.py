@@ -17,6 +17,7 @@ from validator.round.tokens import (
     most_tokens,
     proven_rates,
     round_usual,
+    tokens_within,
     usual_rate,
     validated_tokens,
 )
@@ -86,6 +87,7 @@ def test_never_more_than_claimed_nor_than_the_target_and_never_negative(
     tokens, why = validated_tokens(claimed, watched, support, at)
     assert 0 <= tokens <= min(claimed, int(at.target_tokens * at.slack))
     assert why
+    assert tokens == tokens_within(claimed, watched, support, at), "every look at the round counts the same"
 
 
 @given(st.floats(0, 1e5), st.one_of(st.none(), st.floats(0.1, 8)), st.floats(1e-3, 1e6))
@@ -93,7 +95,7 @@ def test_what_can_count_is_bounded_by_the_usual_and_the_evidence(
     time_s: float, support: float | None, usual: float
 ) -> None:
     at = replace(TERMS, target_tokens=10**15, usual_rate=usual)
-    most, _ = most_tokens(Seen(time_s, True), support, at)
+    most = most_tokens(Seen(time_s, True), support, at)
     assert int(UNSUPPORTED * time_s * usual) <= most + 1
     assert most <= time_s * usual * max(UNSUPPORTED, (support or 0.0) * at.slack) * (1 + 1e-9) + 1
 
