@@ -57,8 +57,9 @@ class Pending:
     """Norm that the residual keeps of the target at most, if it is rejected."""
 
     def __post_init__(self) -> None:
-        _check(self.target, "the pending target")
-        _check(self.sent, "the pending delta", len(self.target))
+        for values, what in ((self.target, "the pending target"), (self.sent, "the pending delta")):
+            _check_shape(values, len(self.target), what)
+            _check_finite(values, what)
         _check_cap(self.cap_norm)
 
 
@@ -73,7 +74,8 @@ class Account:
     by the ``pending_…`` call that must follow for the same plan."""
 
     def __post_init__(self) -> None:
-        _check(self.residual, "the residual")
+        _check_shape(self.residual, len(self.residual), "the residual")
+        _check_finite(self.residual, "the residual")
         for held in (self.pending, self.due):
             if held is not None and len(held.target) != len(self.residual):
                 raise ValueError(f"{len(held.target)} pending values, but a residual of {len(self.residual)}")
@@ -95,20 +97,20 @@ class Settled:
 
 def wanted(account: Account, moved: F32, beta: float) -> F32:
     """What the next submission should say: ``β·residual + moved``. ``ValueError`` unless all of it is finite."""
-    _check(moved, "the work", len(account.residual))
+    _check_shape(moved, len(account.residual), "the work")
     target = account.residual * np.float32(beta)
     with np.errstate(over="ignore"):
         target += moved
-    _check(target, "the residual plus the work")
+    _check_finite(target, "the residual plus the work")  # and so is the work
     return target
 
 
 def accepted(account: Account, target: F32, sent: F32, terms: Merged, beta: float) -> Settled:
     """The plan accepted ``sent`` (the decoded delta that it names, be it an earlier drip) of the mark of ``target``."""
-    _check(target, "the target", len(account.residual))
-    _check(sent, "the delta", len(account.residual))
+    _check_shape(target, len(account.residual), "the target")
+    _check_shape(sent, len(account.residual), "the delta")
     return Settled(
-        replace(account, residual=_minus(target, sent)),
+        _with(account, _minus(target, sent)),
         _flows(account, beta, sent=(terms, sent)),
         f"the plan accepted it: {_told(terms)}",
     )
@@ -116,16 +118,17 @@ def accepted(account: Account, target: F32, sent: F32, terms: Merged, beta: floa
 
 def rejected(account: Account, target: F32, cap_norm: float, beta: float) -> Settled:
     """The plan rejected the submission: the residual keeps at most ``cap_norm`` of its norm."""
-    _check(target, "the target", len(account.residual))
+    _check_shape(target, len(account.residual), "the target")
+    _check_finite(target, "the target")
     kept, share, told = _capped(target, cap_norm)
     flows = _flows(account, beta, dropped=(1.0 - share, target))
-    return Settled(replace(account, residual=kept), flows, f"the plan rejected it{told}")
+    return Settled(_with(account, kept), flows, f"the plan rejected it{told}")
 
 
 def not_capped(account: Account, target: F32, beta: float) -> Settled:
     """The plan named the submission but could not judge it (``too_late``, ``not_uploaded``): all is kept."""
-    _check(target, "the target", len(account.residual))
-    return Settled(replace(account, residual=target), _flows(account, beta), "it was not there in time; all is kept")
+    _check_shape(target, len(account.residual), "the target")
+    return Settled(_with(account, target), _flows(account, beta), "it was not there in time; all is kept")
 
 
 def deferred(account: Account, pending: Pending, beta: float) -> Settled:
@@ -176,17 +179,12 @@ def _flows(
     account: Account, beta: float, sent: tuple[Merged, F32] | None = None, dropped: tuple[float, F32] | None = None
 ) -> Flows:
     none = Flow(len(account.residual))
-    merged, clipped, weighed_down = (
-        (none.plus(share, sent[1]) for share in sent[0].parts) if sent is not None else (none, none, none)
-    )
-    return Flows(
-        merged=merged,
-        clipped=clipped,
-        weighed_down=weighed_down,
-        decayed=none.plus(1.0 - float(np.float32(beta)), account.residual),
-        rejected=none if dropped is None else none.plus(*dropped),
-        rolled_back=none,
-    )
+    merged, clipped, weighed_down = none, none, none
+    if sent is not None:
+        merged, clipped, weighed_down = (none.plus(share, sent[1]) for share in sent[0].parts)
+    decayed = none.plus(1.0 - float(np.float32(beta)), account.residual)
+    rejected = none if dropped is None else none.plus(*dropped)
+    return Flows(merged, clipped, weighed_down, decayed, rejected, rolled_back=none)
 
 
 def _released(account: Account) -> tuple[Pending, Account]:
@@ -200,11 +198,17 @@ def _released(account: Account) -> tuple[Pending, Account]:
 
 def _plus(account: Account, values: F32) -> Account:
     with np.errstate(over="ignore"):
-        return replace(account, residual=account.residual + values)
+        return _with(account, account.residual + values)
+
+
+def _with(account: Account, residual: F32) -> Account:
+    """The account with this residual. It refuses one that is not finite, and that is what comes of any operand that
+    is not: so no operand need be looked at for itself."""
+    return Account(residual, account.pending, account.due)
 
 
 def _minus(target: F32, sent: F32) -> F32:
-    with np.errstate(over="ignore"):  # the account refuses what is not finite
+    with np.errstate(over="ignore", invalid="ignore"):
         return target - sent
 
 
@@ -230,10 +234,12 @@ def _check_cap(cap_norm: float) -> None:
         raise ValueError(f"cap_norm must be finite and not negative, but is {cap_norm}")
 
 
-def _check(values: F32, what: str, count: int | None = None) -> None:
-    """Raise ``ValueError`` unless ``values`` is a flat float32 vector (of ``count`` values) that is finite."""
-    if values.dtype != np.float32 or values.ndim != 1 or (count is not None and len(values) != count):
-        raise ValueError(f"{what} is {values.dtype} {values.shape}, not {'any' if count is None else count} float32")
+def _check_shape(values: F32, count: int, what: str) -> None:
+    if values.dtype != np.float32 or values.shape != (count,):
+        raise ValueError(f"{what} is {values.dtype} {values.shape}, not {count} float32")
+
+
+def _check_finite(values: F32, what: str) -> None:
     starts = range(0, len(values), BLOCK_VALUES)
     bad = sum(int(np.count_nonzero(~np.isfinite(values[i : i + BLOCK_VALUES]))) for i in starts)
     if bad:
