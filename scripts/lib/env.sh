@@ -1,6 +1,6 @@
-# Makes .venv from the pinned requirements, once; sourced by scripts/demo and scripts/test.
+# Makes .venv from the pinned requirements, once; sourced by scripts/demo, scripts/test and scripts/bench.
 #
-#   brigade_env [test]      sets PYTHON to the environment's interpreter; with `test`, test tools are installed too
+#   brigade_env [test|bench]    sets PYTHON to the environment's interpreter; what tests or benchmarks need is added
 #
 # Idempotent: a stamp holds the hash of everything the environment was made from, so a second run costs milliseconds.
 # Variables: BRIGADE_PYTHON (interpreter to use), BRIGADE_BITTENSOR_SDIST (archive for the local chain, if offline).
@@ -57,7 +57,7 @@ install_packages() {
     [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$now" ] && return
     echo "installing the requirements into $VENV (a few minutes the first time)" >&2
     local target="$ROOT"
-    [ "$what" = test ] && target="$ROOT[test]"
+    [ "$what" = run ] || target="$ROOT[$what]"
     pip_install --constraint "$ROOT/constraints.txt" --editable "$target"
     pip_install --require-hashes --no-deps --requirement "$ROOT/requirements-seaweed.txt"
     echo "$now" >"$stamp"

@@ -1,0 +1,1 @@
+"""Scripts of this repository, for its checkout; no part of the installed packages."""

@@ -1,0 +1,1 @@
+"""Benchmarks: each module with a main is one; see `scripts/bench`."""
