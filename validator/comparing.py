@@ -16,7 +16,8 @@ from common.codec.many import decode_many
 from common.codec.params import CodecParams
 from common.errors import Rejected
 from common.merge.group import GroupStats, GroupStatsBuilder
-from common.units import Sha256, sha256_hex
+from common.records import Receipt
+from common.units import sha256_hex
 
 BATCH_VALUES = 1 << 20
 """Values that are decoded at once."""
@@ -49,9 +50,10 @@ def compare(sources: Sequence[Source], count: int, seed: int) -> GroupStats | Un
     return builder.finish()
 
 
-def seed_of(receipts: Sequence[Sha256]) -> int:
-    """From the hashes of all receipts, in whatever order."""
-    return int(sha256_hex("".join(sorted(receipts)).encode())[:15], 16)
+def seed_of(receipts: Sequence[Receipt]) -> int:
+    """From what all receipts say, in whatever order they come."""
+    told = sorted(f"{receipt.manifest_sha256} {receipt.received_ms}" for receipt in receipts)
+    return int(sha256_hex("\n".join(told).encode())[:15], 16)
 
 
 def _batches(sources: Sequence[Source], most: int) -> Iterator[tuple[int, list[Source]]]:

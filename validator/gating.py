@@ -116,8 +116,7 @@ class _Gates:
             Source(delta_params(self.spec.codec, runner.member.base_revision), partial(self.read, runner.submission))
             for runner in runners
         ]
-        seed = seed_of([runner.submission.stored.receipt_record.sha256 for runner in runners])
-        return compare(sources, count, seed)
+        return compare(sources, count, seed_of([runner.submission.receipt for runner in runners]))
 
     def _decide(self, runners: Sequence[_Runner], stats: GroupStats) -> tuple[Decision, ...]:
         order = sorted(range(len(runners)), key=lambda i: _arrival(runners[i].submission))
@@ -167,7 +166,7 @@ def _member(entrant: Entrant, terms: Terms) -> PlanMember:
         uid=seat.uid,
         registered_block=seat.registered_block,
         delta=manifest.delta,
-        manifest_sha256=submission.stored.manifest_record.sha256,
+        manifest_sha256=submission.receipt.manifest_sha256,
         tokens_claimed=manifest.tokens,
         tokens=tokens,
         decision="deferred",

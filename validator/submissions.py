@@ -12,7 +12,7 @@ line with a receipt is named, and every deferred member of the last plan. Not fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -167,7 +167,7 @@ class Submissions:
         if before is not None:
             submission = replace(submission, arrived_s=before.arrived_s, finding=before.finding)
         self._found[name] = submission
-        self._by_record[submission.stored.manifest_record.sha256] = name
+        self._by_record[submission.receipt.manifest_sha256] = name
         self._finals.add((name, submission.final))
         if name not in self._late:
             self._place(name, line)
@@ -213,6 +213,14 @@ class Submissions:
         """Whether it has brought all that it brings to this round."""
         held = self._held.get(hotkey)
         return held is not None and held.delivered
+
+    def shards(self) -> int:
+        """Shards of which something has come whole."""
+        return len({line[0] for line, order in self._lines.items() if self._newest_complete(order) is not None})
+
+    def everything(self) -> Iterator[Submission]:
+        """All that is held, in no order."""
+        return iter(self._found.values())
 
     def unfinished(self) -> tuple[Submission, ...]:
         """For a last look at the freeze: the newest announced of each line, and late ones, that have not arrived."""
