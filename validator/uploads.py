@@ -28,7 +28,7 @@ from common.store.multipart import (
     part_count,
     part_size,
 )
-from common.store.port import ObjectStore, PresignedPut
+from common.store.port import MAX_PRESIGN_S, ObjectStore, PresignedPut
 from common.units import RoundId
 from common.wire import MAX_PARTS_A_REPLY, MultipartTarget, PartTarget, UploadTarget
 from validator.outages import only_facts
@@ -61,9 +61,10 @@ class Uploads:
         """Where the delta goes, or what of it is missing; None when the whole object is there.
 
         ``again`` asks for an upload although there is an object: it was read, and is not the delta. ``parts`` are the
-        hashes that the miner announced. Raises ``Rejected('bad_parts')``.
+        hashes that the miner announced; ``expires_s`` is cut to what a store signs. Raises ``Rejected('bad_parts')``.
         """
         self.check(manifest, parts)
+        expires_s = min(max(1, expires_s), MAX_PRESIGN_S)
         if not again and arrived(self._store, manifest):
             return None
         with only_facts():

@@ -25,6 +25,8 @@ from common.store.multipart import Md5, PartInfo, UploadInfo
 from common.units import Sha256
 
 MAX_KEY_BYTES = 900  # S3 allows 1,024 for the bucket's prefix and the key together
+MAX_PRESIGN_S = 7 * 24 * 3600
+"""No service signs a URL for longer: the most that ``expires_s`` may be."""
 _KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")  # nothing that a URL would have to escape
 
 
@@ -133,7 +135,7 @@ class ObjectStore(Protocol):
         ...
 
     def presign_put(self, key: str, *, size_bytes: int, sha256: Sha256, expires_s: int) -> PresignedPut:
-        """A URL for one PUT of exactly ``size_bytes`` bytes with this SHA-256, valid for ``expires_s`` (≤ 7 days)."""
+        """A URL for one PUT of exactly ``size_bytes`` bytes with this SHA-256, valid for ``expires_s``."""
         ...
 
     # An object in parts appears whole, when the upload is completed, or never. Whoever holds the store's credentials
@@ -154,7 +156,7 @@ class ObjectStore(Protocol):
     def presign_part(
         self, key: str, upload_id: str, *, number: int, size_bytes: int, md5: Md5, expires_s: int
     ) -> PresignedPut:
-        """A URL for exactly these bytes as part ``number``, valid for ``expires_s`` (≤ 7 days). A part that is there
+        """A URL for exactly these bytes as part ``number``, valid for ``expires_s``. A part that is there
         is replaced."""
         ...
 

@@ -31,6 +31,7 @@ from common.errors import Rejected, Retryable, SetupError
 from common.store.config import StorageConfig
 from common.store.multipart import Md5, PartInfo, UploadInfo
 from common.store.port import (
+    MAX_PRESIGN_S,
     Fetched,
     ObjectInfo,
     ObjectMissing,
@@ -46,7 +47,6 @@ from common.units import Sha256, sha256_hex
 
 T = TypeVar("T")
 _SESSION_LOCK = threading.Lock()
-MAX_PRESIGN_S = 7 * 24 * 3600
 # Raised before a byte of the request left, so that even a conditional put has certainly not happened.
 _NEVER_SENT = (
     boto_errors.EndpointConnectionError,

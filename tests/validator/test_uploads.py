@@ -128,6 +128,10 @@ def test_a_delta_of_one_part_goes_in_one_put(desk: Desk) -> None:
     target = leader.target(manifest, (), 60)
     assert isinstance(target, UploadTarget)
     assert target.expires_in_s == 60
+    for asked_s, signed_s in ((0, 1), (10**9, 7 * 24 * 3600)):
+        bounded = leader.target(manifest, (), asked_s)
+        assert bounded is not None
+        assert bounded.expires_in_s == signed_s
     leader.finish(manifest)  # nothing to make
     desk.send(PresignedPut(target.url, target.headers), body)
     assert arrived(desk.store, manifest)
