@@ -19,7 +19,7 @@ from common import timeouts
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.entries import EntryData, Resumed, RoundAborted, RoundOpened
-from common.runlog.rules import CONTENT_REFUSALS, REFUSALS
+from common.runlog.rules import CONTENT_FAILURES, CONTENT_REFUSALS, REFUSALS
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
@@ -193,7 +193,7 @@ class Driver:
     async def _restore(self, current: Round, run: RunState, now_s: float) -> None:
         board, opened = self._board, current.opened
         seats = known_seats(board.membership, self._all_hotkeys())
-        found = await in_thread(lambda: restore(board.store, run, opened, seats, now_s))
+        found = await in_thread(lambda: restore(board.store, board.reader, run, opened, seats, now_s))
         for submission in found:
             current.submissions.add(submission)
         here = {submission.manifest.signer for submission in found if submission.manifest.round == opened.round}
@@ -256,7 +256,8 @@ class Driver:
                 board.members.prove(proven_rates(judgement.watched, board.members.proven()))
             board.members.note_committed(current.state.round, current.named(), current.came())
         self._scorer.add(finished(current, board.journal.state))
-        self._before = current.submissions
+        failed = current.state.phase is Phase.ABORTED and current.state.code in CONTENT_FAILURES
+        self._before = None if failed else current.submissions  # then the bucket tells what may count still
         board.round = None
         await self._effects.tidy()
 

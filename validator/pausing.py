@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common import keys
-from common.errors import Rejected
-from common.runlog.casput import MAX_READ_BYTES
 from common.runlog.commands import find_resume
-from common.runlog.entries import Entry, Paused, RoundAborted, decode_entry
-from common.runlog.rules import CONTENT_FAILURES, MAX_FAILURES
+from common.runlog.entries import Paused, RoundAborted
+from common.runlog.rules import MAX_FAILURES
 from common.runlog.state import Pause, RunState
 from common.store.port import ObjectReader, ObjectStore
 from common.units import Sha256
+from validator.logtail import failures
 from validator.outages import only_facts
 
 MOST_FACTS = 32
 """Lines of evidence that an entry holds of one round."""
 MAX_FACT = 300
+LAST_TOLD = 3
+"""Lines of evidence that a status repeats."""
 
 
 def pause_entry(reader: ObjectReader, run: RunState) -> tuple[Paused, str]:
@@ -29,23 +29,10 @@ def pause_entry(reader: ObjectReader, run: RunState) -> tuple[Paused, str]:
     failed = failures(reader, run)
     facts = [f"round {one.round} {one.code}: {fact}" for one in failed for fact in _facts(one)]
     reason = (
-        f"{len(run.failures)} rounds in a row failed for what was delivered ({', '.join(run.failures)}); nothing is "
-        "trained in vain, but somebody has to look before the next"
+        f"{len(run.failures)} rounds in a row failed for what was delivered ({', '.join(run.failures)}); the head "
+        "stays, miners go on training, and somebody has to look before the next round"
     )
     return Paused(run.failures[-1], bounded(facts)), reason
-
-
-def failures(reader: ObjectReader, run: RunState) -> tuple[RoundAborted, ...]:
-    """The aborted rounds that ``run.failures`` counts, oldest first, read back from the end of the log. Blocking."""
-    found: list[RoundAborted] = []
-    void = {void.seq for void in run.voids}
-    seq = run.next_seq - 1
-    while seq > 0 and len(found) < len(run.failures):
-        entry = _entry(reader, run, seq) if seq not in void else None
-        if entry is not None and isinstance(entry.data, RoundAborted) and entry.data.code in CONTENT_FAILURES:
-            found.append(entry.data)
-        seq -= 1
-    return tuple(reversed(found))
 
 
 def find_order(store: ObjectStore, run: RunState) -> Sha256 | None:
@@ -56,10 +43,10 @@ def find_order(store: ObjectStore, run: RunState) -> Sha256 | None:
 
 def told(run: RunState, pause: Pause) -> str:
     """Why the run stands still, and what to type."""
-    why = "; ".join(pause.evidence[-3:])
+    why = "; ".join(pause.evidence[-LAST_TOLD:])
     return (
         f"paused since slot {pause.seq} ({pause.code}): {why[:500]}. `brigade run log` tells more; once the cause is "
-        f"gone, the owner types: brigade run resume --run {run.run}"
+        f"gone, the owner types `brigade run resume`, with --dir or --run {run.run}"
     )
 
 
@@ -70,12 +57,3 @@ def bounded(facts: Sequence[str]) -> tuple[str, ...]:
 
 def _facts(failed: RoundAborted) -> tuple[str, ...]:
     return failed.evidence[:MOST_FACTS] or ("nothing was measured",)
-
-
-def _entry(reader: ObjectReader, run: RunState, seq: int) -> Entry | None:
-    with only_facts():
-        slot = reader.fetch(keys.log_key(run.run, seq), max_bytes=MAX_READ_BYTES)
-    try:
-        return decode_entry(slot, run.run)
-    except Rejected:
-        return None

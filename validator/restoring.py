@@ -1,8 +1,9 @@
 """A round's submissions as a new leader finds them again in the bucket.
 
 A manifest object says that its delta has arrived; that of a final that it was checked as well. Read are those of the
-open round, those of aborted rounds on the same base, and those of the late ones that the last plan deferred. Blocking;
-``Retryable`` when the store stays away.
+open round, those of aborted rounds on the same base, and those of the late ones that the last plan deferred. What a
+round held that was aborted for its content is not adopted, since the same deltas would fail the next one as well:
+their senders bring more work on the same base. Blocking; ``Retryable`` when the store stays away.
 """
 
 from __future__ import annotations
@@ -16,31 +17,33 @@ from common.errors import Rejected
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
 from common.runlog.entries import PlanMember
 from common.runlog.state import OpenRound, RunState
-from common.store.port import ObjectInfo, ObjectMissing, ObjectStore
+from common.store.port import ObjectInfo, ObjectMissing, ObjectReader, ObjectStore
 from common.units import Coldkey, Hotkey, RoundId, ShardId, Uid
 from validator.checks import Finding
+from validator.logtail import last_content_failure
 from validator.membership import Membership, Seat
 from validator.outages import only_facts
 from validator.submissions import Submission
 
+MOST_ADOPTED = 8
+"""Aborted rounds, the newest, from which work is adopted."""
 NEWEST_READ = 2
 """Of each line and round: the newest counts, and the one before it should that be damaged."""
 
 
 def restore(
-    store: ObjectStore, run: RunState, opened: OpenRound, seats: Mapping[Hotkey, Seat], now_s: float
+    store: ObjectStore,
+    reader: ObjectReader,
+    run: RunState,
+    opened: OpenRound,
+    seats: Mapping[Hotkey, Seat],
+    now_s: float,
 ) -> list[Submission]:
     """Everything in the bucket that may count for the open round, oldest round first."""
     found = [_late(store, run, member, seats, now_s) for member in run.deferred]
-    for round_id in range(first_round(run, opened), opened.round + 1):
+    for round_id in range(_first_round(reader, run, opened), opened.round + 1):
         found += [_restored(stored, seats, now_s) for stored in _stored(store, run, opened, RoundId(round_id))]
     return [submission for submission in found if submission is not None]
-
-
-def first_round(run: RunState, opened: OpenRound) -> RoundId:
-    """The first round that had the open one's base."""
-    made = run.revisions[opened.base_revision].round
-    return RoundId(0 if made is None else made + 1)
 
 
 def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:
@@ -62,6 +65,16 @@ def read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmissi
         logger.warning("{} has no receipt of a leader of this run", key)
         return None
     return stored
+
+
+def _first_round(reader: ObjectReader, run: RunState, opened: OpenRound) -> RoundId:
+    """The first round on the open one's base whose work may count still."""
+    made = run.revisions[opened.base_revision].round
+    first = max(0 if made is None else made + 1, opened.round - MOST_ADOPTED)
+    if first == opened.round:
+        return opened.round
+    failed = last_content_failure(reader, run, RoundId(first))
+    return RoundId(first if failed is None else failed + 1)
 
 
 def _stored(store: ObjectStore, run: RunState, opened: OpenRound, round_id: RoundId) -> Iterator[StoredSubmission]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
+import numpy as np
 import pytest
 
 from common import keys
@@ -154,7 +155,7 @@ def test_a_copy_and_a_flipped_delta_are_rejected_with_reasons_and_earn_nothing(d
 
     async def go() -> Validator:
         await world.begin(4)
-        world.miners[3].scale = -1.0
+        world.miners[3].twist = np.negative
         validator = world.validator(until=1)
         await drive(world, validator, 1)
         await validator.scorer.drain()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from common import keys
@@ -169,6 +168,11 @@ class Made(NamedTuple):
     body: bytes
 
 
+def honest(delta: F32) -> F32:
+    """The delta as it was trained."""
+    return delta
+
+
 @dataclass
 class Miner:
     """A scripted miner."""
@@ -183,8 +187,8 @@ class Miner:
     phase: Phase = Phase.TRAINING
     submitted: int | None = None
     """Round that it delivered for."""
-    scale: float = 1.0
-    """What its deltas are multiplied by: -1 sends them upside down."""
+    twist: Callable[[F32], F32] = honest
+    """What it makes of its deltas before it sends them."""
     silent: bool = False
 
     @property
@@ -258,7 +262,7 @@ class Miner:
         assert state.open_round is not None
         world, opened = self.world, state.open_round
         node = state.revisions[opened.base_revision]
-        delta = np.float32(self.scale) * self._trained(state, steps)
+        delta = self.twist(self._trained(state, steps))
         params = delta_params(world.spec.codec, node.revision)
         body = encode(delta, params)
         samples = steps * world.spec.inner.batch_size
