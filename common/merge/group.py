@@ -3,11 +3,12 @@
 Exact where the deltas are few and short: the work for all pairs is members² × values and is bounded by ``PAIR_WORK``.
 Beyond that the norms and counts stay exact, and pairs are compared on a sketch (``sketch.py``), both the values and
 the sets of positions, in buckets as many as the same bound allows: the cost is linear in the values. ``error`` says
-what a single cosine may be off by (standard deviation): .008 for 256 members, .031 for 1,000.
+what a small cosine may be off by (standard deviation): .008 for 256 members, .031 for 1,000.
 
-Copies need no second, exact look: their cosines of .95 and more are off by a tenth of ``error``, and between them and
-the .3 of the most alike honest deltas lie over twenty ``error``. Whoever concentrates its delta on few coordinates
-to blur the sketch blurs its own figures only: an honest delta spreads over all buckets.
+Copies need no second, exact look. The cosine of two sketches is off by ``(1 − cos²) · error``, so a copy's .95 and more
+by a tenth of it, while the .3 of the most alike honest deltas lies ten to twenty times ``error`` below; what lies
+within it of the limit is no honest work on either side. Whoever concentrates its delta on few coordinates to blur the
+sketch blurs its own figures only: an honest delta spreads over all buckets.
 
 Sums go through BLAS: they may differ in the last bits between machines, which does no harm because what the gates
 decide is fixed as exact bits in the plan.
@@ -32,6 +33,7 @@ MAX_EXACT_VALUES = 1 << 25
 MAX_WIDTH = 1 << 14
 """Most buckets; more would cost memory and improve nothing that a gate asks for."""
 _PIECE = 1 << 20
+_MIN_WIDTH = 256
 _COARSER = 4
 """Positions need fewer buckets than values: only copies are looked for, not directions."""
 _MAX_FILL = 0.5
@@ -65,7 +67,7 @@ class GroupStats:
 
 def sketch_width(members: int) -> int:
     """Buckets at which the comparison of all pairs keeps to ``PAIR_WORK``: a power of two, 256 at the least."""
-    width = 256
+    width = _MIN_WIDTH
     while width < MAX_WIDTH and 2 * width * members * members <= PAIR_WORK:
         width *= 2
     return width
@@ -94,7 +96,8 @@ class GroupStatsBuilder:
         else:
             self._fold = Fold(count, sketch_width(members), seed)
             self._values = np.zeros((members, sketch_width(members)), dtype=np.float64)
-            self._places = np.zeros((members, sketch_width(members) // _COARSER), dtype=np.float64)
+            coarse = max(_MIN_WIDTH, sketch_width(members) // _COARSER)
+            self._places = np.zeros((members, coarse), dtype=np.float64)
 
     def add(self, first: int, start: int, block: F32) -> None:
         """Adds values ``(k, width)``: of the k members from ``first`` on, from position ``start`` on."""

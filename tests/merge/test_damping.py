@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.merge.damping import damped_divisor, damping
@@ -18,6 +18,7 @@ shares = st.floats(2.0**-20, 1, width=32)
 weights = st.lists(st.floats(2.0**-20, 2.0**40, width=32), min_size=1, max_size=20)
 
 
+@settings(max_examples=60, deadline=None)
 @given(tokens, tokens, shares)
 def test_is_a_float32_and_never_enlarges(merged: int, target: int, share: float) -> None:
     found = damping(merged, target, share)
@@ -27,6 +28,7 @@ def test_is_a_float32_and_never_enlarges(merged: int, target: int, share: float)
     assert (found == 1.0) or merged < share * target
 
 
+@settings(max_examples=60, deadline=None)
 @given(tokens, tokens, tokens, shares)
 def test_more_tokens_never_make_a_smaller_step(some: int, others: int, target: int, share: float) -> None:
     assert damping(min(some, others), target, share) <= damping(max(some, others), target, share)
@@ -45,6 +47,7 @@ def test_what_has_no_damping_is_an_error(bad: tuple[float, int, float]) -> None:
         damping(*bad)
 
 
+@settings(max_examples=60, deadline=None)
 @given(weights, tokens, tokens, shares)
 def test_the_divisor_is_one_rounded_division(members: list[float], merged: int, target: int, share: float) -> None:
     step = damping(merged, target, share)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.merge.suspects import Trial, suspects
@@ -13,7 +13,7 @@ BASE, RISE = 4.0, 0.05
 losses = st.one_of(
     st.floats(3.0, 5.0), st.sampled_from([math.nan, math.inf, -math.inf, 1e30, BASE, BASE + RISE, BASE - 0.01])
 )
-trials = st.lists(st.builds(Trial, losses, st.sampled_from("abcdef"), st.integers(1, 100).map(float)), max_size=20)
+trials = st.lists(st.builds(Trial, losses, st.sampled_from("abcdef"), st.integers(1, 100).map(float)), max_size=12)
 
 
 def group(*alone: float) -> list[Trial]:
@@ -28,6 +28,7 @@ def harms(trial: Trial) -> bool:
     return not math.isfinite(trial.loss) or trial.loss - BASE > RISE
 
 
+@settings(max_examples=60, deadline=None)
 @given(trials, st.floats(0, 500))
 def test_never_everybody_unless_each_alone_does_harm(members: list[Trial], quorum: float) -> None:
     found = named(members, quorum)
@@ -37,11 +38,13 @@ def test_never_everybody_unless_each_alone_does_harm(members: list[Trial], quoru
         assert all(harms(trial) for trial in members)
 
 
+@settings(max_examples=60, deadline=None)
 @given(trials, st.floats(0, 500))
 def test_a_loss_that_is_not_finite_is_always_suspect(members: list[Trial], quorum: float) -> None:
     assert {i for i, trial in enumerate(members) if not math.isfinite(trial.loss)} <= set(named(members, quorum))
 
 
+@settings(max_examples=60, deadline=None)
 @given(trials, st.floats(0, 500))
 def test_where_somebody_does_harm_no_harmless_one_is_named(members: list[Trial], quorum: float) -> None:
     if any(harms(trial) for trial in members):
@@ -50,6 +53,7 @@ def test_where_somebody_does_harm_no_harmless_one_is_named(members: list[Trial],
         assert all(harms(members[i]) for i in found)
 
 
+@settings(max_examples=60, deadline=None)
 @given(trials.filter(lambda members: not any(map(harms, members))), st.floats(0, 500))
 def test_where_nobody_does_the_rest_keeps_the_quorum_and_half_of_the_voices(
     members: list[Trial], quorum: float
@@ -64,7 +68,8 @@ def test_where_nobody_does_the_rest_keeps_the_quorum_and_half_of_the_voices(
     assert all(max(t.loss for t in members if t.coldkey == coldkey) >= worst_left for coldkey in out)
 
 
-@given(trials, st.permutations(range(20)))
+@settings(max_examples=60, deadline=None)
+@given(trials, st.permutations(range(12)))
 def test_the_order_does_not_matter(members: list[Trial], order: list[int]) -> None:
     shuffled = [i for i in order if i < len(members)]
     again = named([members[i] for i in shuffled])
