@@ -218,6 +218,12 @@ class Submissions:
         """Shards of which something has come whole."""
         return len({line[0] for line, order in self._lines.items() if self._newest_complete(order) is not None})
 
+    def came(self) -> set[Hotkey]:
+        """Who has brought anything whole, be it late."""
+        late = (self._found[name] for name in self._late if name in self._found)
+        on_time = {hotkey for hotkey, held in self._held.items() if held.delivered or held.tokens}
+        return on_time | {found.manifest.signer for found in late if found.complete}
+
     def everything(self) -> Iterator[Submission]:
         """All that is held, in no order."""
         return iter(self._found.values())

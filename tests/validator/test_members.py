@@ -12,22 +12,33 @@ from common.chain.port import Metagraph
 from common.data.dataset import Dataset
 from common.errors import Retryable
 from common.units import Coldkey, Hotkey, RoundId
-from common.wire import Counters, Heartbeat, Phase
+from common.wire import Counters, Heartbeat, Phase, UploadProgress
 from tests.support.memchain import MemoryWallet
 from tests.validator.world import World
 from validator.ledger import Totals, restored
 from validator.members import Members
 from validator.membership import Membership
-from validator.round.tokens import Seen
+from validator.round.tokens import Terms
+from validator.submissions import Held
 
 A, B = Hotkey("a"), Hotkey("b")
 ROUND = RoundId(4)
 
 
+HELD = Held(delivered=True, tokens=10, announced=True, coming_bytes=0, coming_since_s=0.0)
+
+
 def beat(
-    seq: int, tokens: int = 0, round_id: int | None = 4, phase: Phase = Phase.TRAINING, session: str = "ab" * 8
+    seq: int,
+    tokens: int = 0,
+    round_id: int | None = 4,
+    phase: Phase = Phase.TRAINING,
+    session: str = "ab" * 8,
+    ahead: int = 0,
+    upload: UploadProgress | None = None,
 ) -> Heartbeat:
     return Heartbeat(
+        ahead_tokens=ahead,
         session=session,
         seq=seq,
         phase=phase,
@@ -38,29 +49,87 @@ def beat(
         round_steps=tokens // 10,
         tokens_per_s=1.0,
         loss=None,
-        counters=Counters(tokens=tokens, training_s=1.0, online_s=1.0),
-        upload=None,
+        counters=Counters(tokens=tokens + ahead, training_s=1.0, online_s=1.0),
+        upload=upload,
         note="",
     )
 
 
 def test_silence_ends_life_and_a_heartbeat_gives_it_back() -> None:
     members = Members(2.0)
-    members.hear(A, beat(1, 10), 0.0, 1.0)
+    members.hear(A, beat(1, 10), 1.0)
     assert [m.live for m in members.facts(ROUND, {}, 2.9)] == [True]
     assert members.facts(ROUND, {}, 3.0) == ()
-    assert [m.hotkey for m in members.facts(ROUND, {A: True}, 3.0)] == [A], "what it delivered still counts"
-    members.hear(A, beat(2, 20), 0.0, 4.0)
+    assert [m.hotkey for m in members.facts(ROUND, {A: HELD}, 3.0)] == [A], "what it delivered still counts"
+    members.hear(A, beat(2, 20), 4.0)
     assert [(m.live, m.tokens) for m in members.facts(ROUND, {}, 4.0)] == [(True, 20)]
 
 
 def test_nobody_waits_for_whom_has_said_good_bye() -> None:
     members = Members(2.0)
-    members.hear(A, beat(1, 10), 0.0, 1.0)
-    members.hear(A, beat(2, 10, phase=Phase.DRAINING), 0.0, 1.1)
+    members.hear(A, beat(1, 10), 1.0)
+    members.hear(A, beat(2, 10, phase=Phase.DRAINING), 1.1)
     assert members.facts(ROUND, {}, 1.2) == ()
-    members.hear(A, beat(1, 0, session="cd" * 8), 0.0, 1.5)
+    members.hear(A, beat(1, 0, session="cd" * 8), 1.5)
     assert [m.live for m in members.facts(ROUND, {}, 1.6)] == [True], "its next process is another session"
+
+
+def test_one_that_drains_is_alive_while_it_delivers() -> None:
+    members = Members(2.0)
+    sending = UploadProgress(size_bytes=100, sent_bytes=10, rate_bps=8.0)
+    members.hear(A, beat(1, 10, phase=Phase.DRAINING, upload=sending), 1.0)
+    assert [(m.live, m.delivered) for m in members.facts(ROUND, {}, 1.1)] == [(True, False)]
+    members.hear(A, beat(2, 10, phase=Phase.DRAINING), 1.5)
+    assert members.facts(ROUND, {}, 1.6) == ()
+    assert [(m.live, m.dripped_tokens) for m in members.facts(ROUND, {A: HELD}, 1.6)] == [(False, 10)]
+
+
+def test_work_ahead_of_the_last_submission_is_work_for_the_next_round() -> None:
+    members = Members(2.0)
+    members.hear(A, beat(1, 50, round_id=3, ahead=7), 1.0)
+    assert [(m.trains, m.tokens) for m in members.facts(ROUND, {}, 1.0)] == [(True, 7)]
+    members.hear(A, beat(2, 0, round_id=None, ahead=9), 1.5)
+    assert [(m.trains, m.tokens) for m in members.facts(ROUND, {}, 1.5)] == [(True, 9)]
+    members.hear(A, beat(3, 12), 2.0)
+    assert [(m.trains, m.tokens) for m in members.facts(ROUND, {}, 2.0)] == [(True, 12)]
+
+
+def test_tokens_and_what_is_held_are_cut_to_what_a_plan_could_count() -> None:
+    members = Members(20.0)
+    members.hear(A, beat(1), 0.0)
+    members.hear(A, beat(2, 10_000), 10.0)
+    terms = Terms(target_tokens=1000, members=2, longest_s=60.0, slack=1.0, usual_rate=10.0)
+    held = {A: Held(False, 9000, True, 0, 0.0)}
+    (facts,) = members.facts(ROUND, held, 10.0, terms)
+    assert (facts.tokens, facts.dripped_tokens) == (200, 200), "10 s at twice the usual rate"
+    assert facts.rate == 20.0
+    assert facts.can_be_late
+    assert members.facts(ROUND, held, 10.0)[0].tokens == 10_000
+
+
+def test_an_upload_is_expected_by_what_was_seen_of_earlier_ones() -> None:
+    members = Members(20.0)
+    members.hear(A, beat(1, 10), 0.0)
+    assert members.facts(ROUND, {}, 0.0)[0].eta_s is None, "nothing was seen"
+    members.note_upload(A, 1000, 10.0)
+    assert members.facts(ROUND, {}, 0.0)[0].eta_s == 10.0, "the next will be as large"
+    coming = {A: Held(False, 0, True, 500, 2.0)}
+    assert members.facts(ROUND, coming, 4.0)[0].eta_s == 3.0
+    assert members.facts(ROUND, coming, 8.0)[0].eta_s is None, "longer than predicted: nobody knows"
+    members.note_upload(A, 1000, 2.5)
+    assert members.facts(ROUND, coming, 3.0)[0].eta_s == 1.0, "the newest counts most"
+
+
+def test_the_rate_is_what_was_watched_else_proven_else_said() -> None:
+    members = Members(20.0)
+    members.hear(A, beat(1, 50), 1.0)
+    assert members.facts(ROUND, {}, 1.0)[0].rate == 1.0
+    members.prove({A: 30.0})
+    assert members.facts(ROUND, {}, 1.0)[0].rate == 30.0
+    members.hear(B, beat(1), 0.0)
+    members.hear(B, beat(2, 50), 2.0)
+    assert members.facts(ROUND, {}, 2.0)[1].rate == 25.0
+    assert members.claimed_rates(ROUND, 2.0) == {A: 0.0, B: 25.0}
 
 
 def test_after_a_takeover_the_expected_count_as_live_for_one_timeout() -> None:
@@ -70,65 +139,27 @@ def test_after_a_takeover_the_expected_count_as_live_for_one_timeout() -> None:
         (A, True, False, False),
         (B, True, False, False),
     ]
-    members.hear(A, beat(1, 10), 10.0, 11.0)
+    members.hear(A, beat(1, 10), 11.0)
     assert [m.hotkey for m in members.facts(ROUND, {}, 12.5)] == [A]
 
 
 def test_a_heartbeat_that_overtook_another_changes_nothing() -> None:
     members = Members(2.0)
-    members.hear(A, beat(5, 50), 0.0, 1.0)
-    members.hear(A, beat(4, 40), 0.0, 1.5)
+    members.hear(A, beat(5, 50), 1.0)
+    members.hear(A, beat(4, 40), 1.5)
     assert members.facts(ROUND, {}, 1.5)[0].tokens == 50
 
 
 def test_work_for_another_round_is_not_work_for_this_one() -> None:
     members = Members(2.0)
-    members.hear(A, beat(1, 50, round_id=3), 0.0, 1.0)
+    members.hear(A, beat(1, 50, round_id=3), 1.0)
     facts = members.facts(ROUND, {}, 1.0)[0]
     assert (facts.trains, facts.tokens) == (False, 0)
 
 
-def test_what_was_seen_of_a_rounds_work_is_timed_by_us() -> None:
-    members = Members(20.0)
-    members.hear(A, beat(1, 0, round_id=3, phase=Phase.WAITING), 0.0, 1.0)
-    for seq in range(2, 9):
-        members.hear(A, beat(seq, 10 * (seq - 1)), 1.5, float(seq))
-    assert members.seen(A, ROUND, 1.5, 9.0) == Seen(7.5, True), "it can't have begun before the round was opened"
-    assert members.seen(A, RoundId(5), 8.0, 9.0) == Seen(1.0, False), "one that kept silent can have worked all along"
-    assert members.seen(B, ROUND, 1.5, 9.0) == Seen(7.5, False)
-
-
-def test_a_member_found_in_the_middle_of_its_round_was_not_watched_whole() -> None:
-    members = Members(20.0)
-    members.hear(A, beat(7, 70), 0.0, 1.0)
-    assert members.seen(A, ROUND, 0.5, 2.0) == Seen(1.5, False)
-    assert members.seen(A, ROUND, None, 2.0) == Seen(None, False), "a round that was open before us was not watched"
-
-
-def test_the_time_of_sending_is_no_time_of_work() -> None:
-    members = Members(20.0)
-    members.hear(A, beat(1, 0, round_id=3, phase=Phase.WAITING), 0.0, 1.0)
-    members.hear(A, beat(2, 30), 1.0, 2.0)
-    members.hear(A, beat(3, 60, phase=Phase.WAITING), 1.0, 4.0)
-    members.hear(A, beat(4, 60, phase=Phase.WAITING), 1.0, 5.0)
-    members.hear(B, beat(1, 0), 1.0, 4.0)
-    assert members.seen(A, ROUND, 1.0, 9.0) == Seen(3.0, True)
-    assert members.claimed_rates(ROUND, 9.0) == {A: 20.0, B: 0.0}, "who claims nothing yet is there with nothing"
-    members.hear(A, beat(5, 90), 1.0, 7.0)
-    assert members.seen(A, ROUND, 1.0, 9.0) == Seen(8.0, True), "it trains again"
-
-
-def test_a_round_shorter_than_a_heartbeat_is_work_still() -> None:
-    members = Members(20.0)
-    members.hear(A, beat(1, 60, round_id=3), 0.0, 1.0)
-    members.hear(A, beat(2, 60, round_id=3, phase=Phase.WAITING), 0.0, 2.0)
-    members.hear(A, beat(3, 40, phase=Phase.WAITING), 3.0, 5.0)
-    assert members.seen(A, ROUND, 3.0, 9.0) == Seen(2.0, True), "the rest before the round is not the rest of the round"
-
-
 def test_support_is_kept_of_those_that_are_known() -> None:
     members = Members(2.0)
-    members.hear(A, beat(1, 10), 0.0, 1.0)
+    members.hear(A, beat(1, 10), 1.0)
     members.support({A: 3.0, B: 5.0})
     assert members.supported() == {A: 3.0}
 
@@ -137,14 +168,14 @@ def test_proven_rates_are_kept_by_hotkey_of_those_that_are_known() -> None:
     members = Members(2.0)
     members.restore({A: restored("ab" * 8, Totals(40, 1.0, 1.0))}, 0.0)
     members.prove({A: 30.0, B: 50.0})
-    members.hear(A, beat(9, 60), 0.0, 1.0)
+    members.hear(A, beat(9, 60), 1.0)
     assert members.proven() == {A: 30.0}
 
 
 def test_the_books_go_on_from_the_newest_report() -> None:
     members = Members(2.0)
     members.restore({A: restored("ab" * 8, Totals(40, 1.0, 1.0))}, 0.0)
-    members.hear(A, beat(9, 60), 0.0, 1.0)
+    members.hear(A, beat(9, 60), 1.0)
     member = members.get(A)
     assert member is not None
     assert member.account.growth().tokens == 20
@@ -155,7 +186,7 @@ def test_the_books_go_on_from_the_newest_report() -> None:
 def test_memory_is_bounded_by_the_seats_of_a_subnet() -> None:
     members = Members(2.0)
     for number in range(400):
-        members.hear(Hotkey(f"m{number}"), beat(1, 10), 0.0, float(number))
+        members.hear(Hotkey(f"m{number}"), beat(1, 10), float(number))
     assert len(list(members)) == 256
     assert members.get(Hotkey("m399")) is not None
 
@@ -240,11 +271,11 @@ def test_strangers_do_not_drive_the_chain_and_a_chain_away_keeps_the_seats(datas
 def test_a_round_waits_for_nobody_that_let_two_rounds_down() -> None:
     members = Members(60.0)
     for seq, round_id in enumerate((4, 5), start=1):
-        members.hear(A, beat(seq, 10, round_id), 0.0, float(seq))
-        members.note_committed(RoundId(round_id), {B: True})
-    members.hear(A, beat(3, 10, 6), 0.0, 3.0)
+        members.hear(A, beat(seq, 10, round_id), float(seq))
+        members.note_committed(RoundId(round_id), {}, [B])
+    members.hear(A, beat(3, 10, 6), 3.0)
     assert [m.awaited for m in members.facts(RoundId(6), {}, 3.0)] == [False]
-    members.note_committed(RoundId(6), {A: True})
+    members.note_committed(RoundId(6), {}, [A])
     assert [m.awaited for m in members.facts(RoundId(6), {}, 3.0)] == [True], "one delivery and it is awaited again"
 
 
@@ -252,9 +283,8 @@ def test_invented_sessions_never_grow_beyond_what_a_report_can_hold() -> None:
     members = Members(60.0)
     for number in range(40):
         huge = beat(1, 2**48, session=f"{number:016x}")
-        members.hear(
-            A, huge.model_copy(update={"counters": Counters(tokens=2**48, training_s=1e9, online_s=1e9)}), 0.0, 1.0
-        )
+        totals = Counters(tokens=2**48, training_s=1e9, online_s=1e9)
+        members.hear(A, huge.model_copy(update={"counters": totals}), 1.0)
     member = members.get(A)
     assert member is not None
     growth = member.account.growth()

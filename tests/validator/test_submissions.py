@@ -153,6 +153,7 @@ def test_a_late_one_is_receipted_again_and_named_whether_it_comes_or_not() -> No
     held.arrive(submission, 1.0)
     assert named(held) == [("late", A, 77), ("fresh", A, 10), ("late", B, -1)], "ordered by sender, then by round"
     assert held.unchecked() == (held.find(submission.name),)
+    assert held.came() == {A}
     assert held.held()[A].tokens == 0, "what is late is not this round's"
 
 
