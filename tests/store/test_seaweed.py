@@ -17,10 +17,14 @@ import pytest
 
 from common.errors import BrigadeError, OperatorError, SetupError
 from common.ports import is_free
+from common.store.http import HttpClient
+from common.store.multipart import MIN_PART_BYTES
 from common.store.ports import GRPC_OFFSET, free_port_pairs
 from common.store.retry import NO_RETRIES
 from common.store.s3 import S3Store
 from common.store.seaweed import MAX_OUTPUT_BYTES, SeaweedServer, find_weed
+from common.store.transfer import upload
+from tests.store.bench import presign_part
 from tests.support.storage import quick_store, running_server
 
 DEADLINE_S = 60.0
@@ -54,13 +58,18 @@ def listening_addresses(pid: int) -> set[str]:
     return found
 
 
-def test_a_crash_loses_nothing_acknowledged_and_nobody_need_learn_a_new_address(tmp_path: Path) -> None:
+def test_a_crash_loses_nothing_acknowledged_and_nobody_need_learn_a_new_address(
+    tmp_path: Path, http: HttpClient
+) -> None:
     with running_server(tmp_path) as (server, config):
         assert listening_addresses(server.pid or 0) == {"0100007F"}  # 127.0.0.1 and nothing else
         for name in ("storage.json", "ports.json"):
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
         store = S3Store(config, policy=NO_RETRIES)
+        upload_id, body = store.create_multipart("parts"), random.Random(9).randbytes(MIN_PART_BYTES)
+        put = presign_part(store, "parts", upload_id, 1, body)
+        upload(put.url, put.headers, body, http=http)
         acknowledged: list[int] = []
 
         def write(worker: int) -> None:
@@ -80,6 +89,9 @@ def test_a_crash_loses_nothing_acknowledged_and_nobody_need_learn_a_new_address(
         store = quick_store(config)
         for number in acknowledged:
             assert store.get(f"log/{number}", max_bytes=2_000).body == random.Random(number).randbytes(2_000)
+        assert [begun.upload_id for begun in store.list_uploads("parts")] == [upload_id]
+        store.complete_multipart("parts", upload_id, store.list_parts("parts", upload_id))
+        assert store.get("parts", max_bytes=MIN_PART_BYTES).body == body
         pid = server.pid
     assert server.returncode() is not None
     assert process_ended(pid or 0)
