@@ -23,13 +23,9 @@ from tests.merge.golden_round import round_digests
 from tests.merge.means import weighted_mean
 from tests.support.specs import tiny_spec
 
-CODECS = {
-    f"{kind}-{density}-{bits}": CodecParams(kind, density, bits)
-    for kind, density, bits in [
-        ("topk", 64, 8), ("topk", 64, 16), ("topk", 512, 16), ("topk", 1000, 8), ("topk", 1024, 16),
-        ("topk", 4096, 8), ("topk", 4096, 16), ("bf16", 4096, 16),
-    ]
-}  # fmt: skip
+TOPK = [(64, 8), (64, 16), (512, 16), (1000, 8), (1024, 16), (4096, 8), (4096, 16)]
+CODECS = {f"topk-{density}-{bits}": CodecParams("topk", density, bits) for density, bits in TOPK}
+CODECS["bf16-4096-16"] = CodecParams("bf16")
 
 
 def digests() -> dict[str, str]:
@@ -53,7 +49,7 @@ def digests() -> dict[str, str]:
 def make_torch_work() -> str:
     """A matrix product forwards and backwards on all of its threads; what torch says of its kernels."""
     weights = torch.randn(256, 256, requires_grad=True)
-    (torch.randn(64, 256) @ weights).square().sum().backward()
+    torch.autograd.backward((torch.randn(64, 256) @ weights).square().sum())
     return torch.backends.cpu.get_cpu_capability()
 
 
