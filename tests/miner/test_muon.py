@@ -81,6 +81,19 @@ def test_hidden_matrices_step_by_the_size_of_adamws_step_along_their_own_directi
         assert (inside.diag() < 0).all()
 
 
+def test_hidden_matrices_step_as_under_pytorchs_muon_which_rounds_to_bfloat16() -> None:
+    _, weights = stepped(3)
+    before = torch.from_numpy(init_vector(SPEC.model, SHARD))
+    for slot in filter(is_hidden_matrix, LAYOUT.slots):
+        theirs = torch.nn.Parameter(matrix(before, slot).clone())
+        optimizer = torch.optim.Muon([theirs], lr=RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+        for number in range(3):
+            theirs.grad = matrix(gradient(number), slot).clone()
+            optimizer.step()
+        ours, moved = matrix(weights - before, slot), theirs.detach() - matrix(before, slot)
+        assert torch.linalg.vector_norm(ours - moved) < 0.03 * torch.linalg.vector_norm(moved)
+
+
 def test_everything_else_is_adamws() -> None:
     _, weights = stepped(3)
     same, grads = torch.from_numpy(init_vector(SPEC.model, SHARD).copy()), torch.zeros(LAYOUT.total)
