@@ -81,8 +81,6 @@ LEADER_LOOK_S = 0.2
 """Pause between two looks of a leader at its round."""
 IDLE_LOOK_S = 0.5
 """The same, when there is nothing to lead."""
-OWNER_LOOK_S = RETRY_MOST_S
-"""Pause between two looks of a leader for its owner's order, while the run is paused."""
 FOLLOWER_LOOK_S = 1.0
 """Pause between two looks of a follower at the log."""
 ASLEEP_S = RETRY_MOST_S + 5.0
@@ -99,7 +97,7 @@ KEEP_ALIVE_S = 75
 
 def check() -> None:
     """Raise ValueError when two times contradict each other."""
-    pauses = (LEADER_LOOK_S, IDLE_LOOK_S, FOLLOWER_LOOK_S, OWNER_LOOK_S, RETRY_MOST_S)
+    pauses = (LEADER_LOOK_S, IDLE_LOOK_S, FOLLOWER_LOOK_S, COMMAND_LOOK_S, RETRY_MOST_S)
     rules = {
         "a lease must survive two lost renewals": LEASE_RENEW_S * 3 < LEASE_S,
         "one slow storage call must not cost the lease": STORE_READ_S + CONNECT_S < LEASE_S,

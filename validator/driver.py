@@ -177,7 +177,7 @@ class Driver:
                 await self._append(Resumed(order), opening.reason)
             return 0.0
         self._say(opening.reason)
-        return timeouts.IDLE_LOOK_S if opening.do == "rest" else timeouts.OWNER_LOOK_S
+        return timeouts.IDLE_LOOK_S if opening.do == "rest" else timeouts.COMMAND_LOOK_S
 
     async def _begin(self, run: RunState) -> Round:
         """The open round with what still counts of earlier ones, from memory or from the bucket."""
