@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import Rejected, Retryable
@@ -200,6 +200,7 @@ def test_parts_of_unequal_size_are_refused_as_r2_does() -> None:
     store.complete_multipart(KEY, upload_id, [first, last])
 
 
+@settings(deadline=None)
 @given(size=st.integers(0, 500), part_bytes=st.integers(1, 60))
 def test_parts_are_equal_and_cover_the_body(size: int, part_bytes: int) -> None:
     body = bytes(range(256)) * 2
