@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from common.codec.container import decode
 from common.codec.params import F32, delta_params, update_params
 from common.errors import Rejected
-from common.merge.mean import MeanAccumulator, divisor_of
+from common.merge.damping import damped_divisor
+from common.merge.mean import MeanAccumulator
 from common.merge.outer import OuterState, compress_update, outer_step
 from common.model.layout import little_endian_bytes, weights_hash
 from common.records import ObjectRef
@@ -81,7 +82,7 @@ def merge_values(
         mean.add(member.scale, values_of(member))
     try:
         update = compress_update(
-            mean.finish(divisor_of(member.weight for member in members) / plan.damping),
+            mean.finish(damped_divisor((member.weight for member in members), plan.damping)),
             outer_state.residual,
             update_params(spec.codec, plan.base_revision),
         )
