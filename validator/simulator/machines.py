@@ -83,6 +83,11 @@ class Machine:
         """The link is back."""
         self._unblock("link_cut")
 
+    def slow(self, share: float) -> None:
+        """Both directions have this share of their capacity."""
+        for link in (self.up, self.down):
+            link.scale(share)
+
     @property
     def online(self) -> bool:
         return self.mode is not Mode.OFF

@@ -18,9 +18,9 @@ from common.codec.params import F32, F64, delta_params
 from common.merge import account as books
 from common.merge.account import Account, Merged, Pending, Settled, norm
 from common.records import StoredSubmission
-from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.entries import PlanMember
 from common.spec import RunSpec
-from common.units import Hotkey, Revision, RoundId, Sha256
+from common.units import Hotkey, Revision, RoundId, Sha256, sha256_hex
 from validator.simulator.quadratic import Quadratic
 
 REJECTED_CAP = 2.0
@@ -59,9 +59,15 @@ class Offer:
     sha256: Sha256
     size_bytes: int
     """Of the delta of the real model, which is what travels."""
+    wire_bytes: int
+    """Of the delta of the trained vector, which is what the manifest names."""
     lie: Lie | None = None
+    plain: bool = True
+    """Whether it will arrive as an honest miner makes it."""
     stored: StoredSubmission | None = None
     """Once it is announced."""
+    there: bool = False
+    """Its bytes are in the bucket."""
     told: bool = False
     """The leader has confirmed that it is there."""
     moved: F32 = field(default_factory=lambda: _NOTHING, repr=False)
@@ -85,10 +91,14 @@ class Audit:
     moved: F64
     gone: F64
     """All flows together."""
+    largest: float = 0.0
+    """The largest value that went through."""
     named: dict[str, float] = field(default_factory=dict)
     """Norms of the flows, added up by name."""
 
     def note(self, settled: Settled) -> None:
+        """One settlement."""
+        self.largest = max(self.largest, float(np.abs(settled.account.residual).max(initial=0.0)))
         for name, flow in settled.flows.named():
             if flow.parts:
                 values = flow.values()
@@ -103,6 +113,8 @@ class Fate:
     offer: Offer
     member: PlanMember | None
     """None if no plan ever names it."""
+    late: bool = False
+    """It was settled by the plan after the one that deferred it."""
 
 
 class Session:
@@ -121,6 +133,8 @@ class Session:
         """On the held revision and not settled, in the order of their marks."""
         self.pending: Offer | None = None
         """Deferred by the plan that made the held revision."""
+        self.merged: list[tuple[int, int]] = []
+        """Spans of steps that were merged lately."""
         self.anchor = _NOTHING
         self.anchor_steps = 0
         self.step_tokens = step_tokens
@@ -135,9 +149,11 @@ class Session:
         self.held, self.anchor = revision, self._ground.weights[revision]
 
     def offer(
-        self, round_id: RoundId, steps: int, final: bool, at_s: float, sha256: Sha256, size_bytes: int, lie: Lie | None
+        self, round_id: RoundId, steps: int, final: bool, at_s: float, sizes: tuple[int, int], lie: Lie | None
     ) -> Offer:
-        """A submission of everything since the last settled mark."""
+        """A submission of everything since the last settled mark; ``sizes`` of the real delta and of the simulated one.
+
+        Until its bytes are made its hash is a name."""
         made = Offer(
             session=self,
             round=round_id,
@@ -147,8 +163,9 @@ class Session:
             tokens=(steps - self.settled) * self.step_tokens,
             final=final,
             at_s=at_s,
-            sha256=sha256,
-            size_bytes=size_bytes,
+            sha256=sha256_hex(f"{self.hotkey}/{self._number}/{round_id}/{self.held}/{steps}/{final}".encode()),
+            size_bytes=sizes[0],
+            wire_bytes=sizes[1],
             lie=lie,
         )
         self.offers.append(made)
@@ -158,13 +175,10 @@ class Session:
         """The local weights after so many steps."""
         return self._train(self.anchor, self.anchor_steps, steps)
 
-    def follow(self, revision: Revision, plan: RoundFrozen, steps: int) -> list[Fate]:
-        """Go over to the revision that ``plan`` made, at ``steps``; what the plan says of this session's submissions.
-
-        Raises AssertionError if the plan names a submission whose vectors nobody ever made.
-        """
-        named = {m.delta.sha256: m for m in plan.members if m.hotkey == self.hotkey}
-        own = next((o for o in reversed(self.offers) if o.sha256 in named and o.base == plan.base_revision), None)
+    def follow(self, revision: Revision, members: Sequence[PlanMember], steps: int) -> list[Fate]:
+        """Go over to a revision at ``steps``, by what its plan says of this hotkey; what became of the submissions."""
+        named = {member.delta.sha256: member for member in members}
+        own = next((offer for offer in reversed(self.offers) if offer.sha256 in named), None)
         late, self.pending = self.pending, None
         fates: list[Fate] = []
         if own is not None:
@@ -176,11 +190,19 @@ class Session:
         else:
             start, now = self._ground.weights[self.held], self.weights_at(steps)
         if late is not None:
-            fates.append(Fate(late, named.get(late.sha256)))
+            fates.append(Fate(late, named.get(late.sha256), late=True))
             self._settle_late(named.get(late.sha256))
         self.anchor, self.anchor_steps = self._ground.weights[revision] + (now - start), steps
         self.held, self.offers = revision, []
         return fates
+
+    def newest_there(self) -> int:
+        """Steps at the newest mark whose delta is in the bucket: what outlives machine and disk."""
+        return max((offer.mark for offer in self.offers if offer.there), default=self.settled)
+
+    def forget_the_missing(self) -> None:
+        """Nobody will ever upload what is not there."""
+        self.offers = [offer for offer in self.offers if offer.there]
 
     def lose_since_last_mark(self) -> int:
         """The process was killed and finds its disk: it goes on from its newest submission. Steps that are lost."""
@@ -203,6 +225,7 @@ class Session:
         beta = self._ground.spec.codec.feedback
         if self.audit is not None:
             self.audit.moved += own.moved
+            self.audit.largest = max(self.audit.largest, float(np.abs(own.sent).max(initial=0.0)))
         cap_norm = REJECTED_CAP * norm(own.moved)
         if member.decision == "accepted":
             settled = books.accepted(self.account, own.target, own.sent, _terms(member), beta)
@@ -249,7 +272,7 @@ def _make_group(base: Revision, group: Sequence[Offer]) -> None:
         offer.moved = offer.session.weights_at(offer.mark) - weights
         offer.target = books.wanted(offer.session.account, offer.moved, beta)
     said = np.stack([offer.target if offer.lie is None else offer.lie(offer.target) for offer in group])
-    finite = np.isfinite(said).all(axis=1)
+    finite = np.asarray(np.isfinite(said).all(axis=1))
     bodies = encode_many(np.where(finite[:, None], said, np.float32(0)), params)
     decoded = decode_many(bodies, expect=params, count=len(weights)).values
     for place, offer in enumerate(group):

@@ -1,0 +1,91 @@
+"""A spec so small, and rounds so short, that a whole simulated run takes milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from common.identity import KeypairSigner
+from common.spec import CodecSpec, ModelSpec, RunSpec
+from tests.support.specs import tiny_spec
+from validator.simulator.audit import violations
+from validator.simulator.run import Outcome, outcome, run
+from validator.simulator.scenario import Fault
+from validator.simulator.settings import Settings
+from validator.simulator.world import World
+
+STEPS = 20
+MINERS = 6
+ROUNDS = 5
+
+
+def small_spec(miners: int = MINERS, drip_s: float = 8.0) -> RunSpec:
+    """Rounds of 20 steps of a second each, for a model of a few hundred values."""
+    spec = tiny_spec()
+    model = ModelSpec(
+        vocab_size=16,
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        ffn_size=8,
+        max_seq_len=32,
+        rope_theta=10_000.0,
+        norm_eps=1e-5,
+        tied_head=True,
+        init_std=0.02,
+        init_seed=0,
+    )
+    tokens = STEPS * spec.inner.batch_size * spec.data.seq_len * miners
+    limits = replace(
+        spec.round,
+        target_tokens=tokens,
+        quorum_tokens=tokens // 4,
+        train_deadline_s=60.0,
+        submit_deadline_s=20.0,
+        heartbeat_s=1.0,
+        member_timeout_s=6.0,
+        snapshot_every=2,
+        drip_s=drip_s,
+        late_weight=0.5,
+    )
+    return replace(
+        spec,
+        run="simulated",
+        owner=KeypairSigner.from_uri("//Owner").hotkey,
+        validators=(KeypairSigner.from_uri("//Validator").hotkey,),
+        model=model,
+        inner=replace(spec.inner, steps_schedule=(STEPS,)),
+        codec=CodecSpec(
+            kind="topk", density_schedule=(2048, 512), magnitude_bits=16, feedback=0.95, update_density_factor=4
+        ),
+        round=limits,
+    )
+
+
+def small_settings(*faults: Fault, miners: int = MINERS, rounds: int = ROUNDS, seed: int = 1) -> Settings:
+    """Machines of a step a second, on which a delta takes about two seconds up."""
+    return Settings(
+        miners=miners,
+        rounds=rounds,
+        seed=seed,
+        faults=faults,
+        preset="nano",
+        dimension=536,
+        up_mbit=1.0,
+        down_mbit=10.0,
+        boot_s=2.0,
+        tokens_per_s=32.0,
+        merge_s=3.0,
+    )
+
+
+def run_small(*faults: Fault, bucket: bool = True, drip_s: float = 8.0, seed: int = 1) -> tuple[World, Outcome]:
+    """A run under these faults, with everything watched."""
+    world = World(small_settings(*faults, seed=seed), small_spec(drip_s=drip_s), bucket=bucket, audit=True)
+    run(world)
+    return world, outcome(world)
+
+
+def check(world: World) -> None:
+    """All that must hold of any run."""
+    assert violations(world) == []

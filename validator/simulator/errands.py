@@ -1,0 +1,118 @@
+"""The way of one submission: announce, upload, tell the leader. Repeated from where it stood until it is there.
+
+Invariant: an errand ends told, refused for good, or with its process; each step may be repeated without harm, since
+the same manifest has one receipt and the same bytes one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from common import timeouts
+from common.errors import Rejected
+from common.records import StoredSubmission
+from validator.checks import Finding
+from validator.simulator.links import Transfer
+from validator.simulator.work import Offer
+from validator.submissions import NOT_THERE
+
+if TYPE_CHECKING:
+    from validator.simulator.miner import Miner
+    from validator.simulator.world import World
+
+HELD_LOOK_S = 1.0
+"""Pause between two looks of an upload that is held back."""
+
+
+class Errand:
+    """One submission on its way."""
+
+    def __init__(self, world: World, miner: Miner, offer: Offer) -> None:
+        self.offer = offer
+        self.ended = False
+        self._world = world
+        self._miner = miner
+        self._transfer: Transfer | None = None
+        self._held = miner.misdeeds.take_for("late", offer.final)
+        if "die_before_upload" in miner.misdeeds.armed:
+            self._world.kill(miner, "die_before_upload")
+            self.ended = True
+            return
+        self._announce()
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.ended = True
+        self._miner.machine.up.cancel(self._transfer)
+
+    def _announce(self) -> None:
+        self._ask(lambda: self._world.leader.announce(self.offer), self._receipted)
+
+    def _ask(self, serve: Callable[[], object], then: Callable[[object], None]) -> None:
+        twice = "duplicate" in self._miner.misdeeds.armed
+
+        def served() -> object:
+            if twice:
+                serve()
+            return serve()
+
+        self._world.ask_leader(self._miner, served, self._guarded(then), self._guarded(self._refused))
+
+    def _guarded(self, then: Callable[[object], None]) -> Callable[[object], None]:
+        return lambda reply: None if self.ended else then(reply)
+
+    def _refused(self, refusal: object) -> None:
+        """For now: the next round may take it, if a plan has deferred it. The miner asks again by itself."""
+        assert isinstance(refusal, Rejected)
+        self.ended = True
+
+    def _receipted(self, stored: object) -> None:
+        assert isinstance(stored, StoredSubmission)
+        self.offer.stored = stored
+        if self._held is not None and self._world.next_round <= self.offer.round + self._held.size:
+            self._miner.later(HELD_LOOK_S, lambda: None if self.ended else self._receipted(stored))
+            return
+        self._upload()
+
+    def _upload(self) -> None:
+        miner = self._miner
+        size_bytes = float(self.offer.size_bytes)
+        self._transfer = miner.machine.up.send(size_bytes, lambda: self._now(self._sent))
+        if "die_during_upload" in miner.misdeeds.armed:
+            half_s = miner.machine.up.seconds_for(size_bytes) / 2
+            miner.later(half_s, lambda: self._kill_now("die_during_upload"))
+
+    def _now(self, call: Callable[[], None]) -> None:
+        self._miner.later(0.0, call)
+
+    def _kill_now(self, kind: str) -> None:
+        if not self.ended and kind in self._miner.misdeeds.armed:
+            self._world.kill(self._miner, kind)
+
+    def _sent(self) -> None:
+        if not self.ended:
+            self._world.ask_storage(self._miner, self._guarded(self._put))
+
+    def _put(self, _: object) -> None:
+        """The last byte is there and acknowledged."""
+        misdeeds = self._miner.misdeeds
+        if misdeeds.take("missing") is None:
+            self._world.records.put(self.offer, _flip_a_byte if misdeeds.take("corrupt") else None)
+            self.offer.there = True
+        if "die_after_upload" in misdeeds.armed:
+            self._world.kill(self._miner, "die_after_upload")
+            return
+        self._ask(lambda: self._world.leader.complete(self.offer), self._looked_at)
+
+    def _looked_at(self, finding: object) -> None:
+        assert isinstance(finding, Finding)
+        if finding.code in NOT_THERE:
+            self._miner.later(timeouts.RETRY_FIRST_S, lambda: None if self.ended else self._upload())
+            return
+        self.ended = True
+        self.offer.told = True
+
+
+def _flip_a_byte(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 1])

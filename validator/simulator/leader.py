@@ -1,0 +1,463 @@
+"""The simulated leader: the real machine of a round, membership, gates, judgement and merge, in virtual time.
+
+What ``validator.driver`` and ``validator.effects`` do with threads and retries is done here by events. Invariants: all
+that is decided rests on the log; a leader that is killed at any moment finds everything again in log and bucket;
+storage that is away stops decisions and moves deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from common import timeouts
+from common.errors import Rejected, Retryable
+from common.merge.outer import OuterState, outer_step
+from common.records import StoredSubmission
+from common.runlog.entries import (
+    EntryData,
+    LeaderChanged,
+    Paused,
+    PlanMember,
+    Resumed,
+    RoundAborted,
+    RoundFrozen,
+    RoundOpened,
+)
+from common.runlog.recompute import MergeResult, merge_values
+from common.runlog.rules import CONTENT_REFUSALS
+from common.units import Revision, RoundId
+from validator.checks import Finding
+from validator.gating import Entrant, judge
+from validator.harm import Search, examine
+from validator.judgement import judgement, without
+from validator.members import MAX_MEMBERS, Members
+from validator.merging import MOST_RISE_NATS, Merged
+from validator.round import core
+from validator.round.facts import Action, Decision, Harm, Phase
+from validator.round.opening import next_opening
+from validator.round.tokens import proven_rates
+from validator.rounds import Round, begin, facts_of
+from validator.simulator.desk import Desk
+from validator.simulator.events import Timer
+from validator.simulator.records import SHARD
+from validator.simulator.work import Offer, make_all
+from validator.submissions import Standing, Submission
+
+if TYPE_CHECKING:
+    from validator.simulator.world import World
+
+PERSON_S = 600.0
+"""Until somebody has looked at a paused run."""
+
+
+class Leader:
+    """One validator process after the other."""
+
+    def __init__(self, world: World) -> None:
+        self.current: Round | None = None
+        self.alive = False
+        self.stopped = False
+        self.cut = False
+        self.last_outer: dict[Revision, OuterState] = {}
+        self._world = world
+        self._life = 0
+        self._took_over = 0
+        self._timer: Timer | None = None
+        self._busy = False
+        self._away_since_s: float | None = None
+        self._failures = 0
+        self._slept_from_s = 0.0
+        self._before: Round | None = None
+        self._new_process()
+
+    def _new_process(self) -> None:
+        world, limits = self._world, self._world.spec.round
+        self.members = Members(limits.member_timeout_s, limits.overlap, max(MAX_MEMBERS, len(world.seats)))
+        self._desk = Desk(world.records, self.members, world.seats, world.queue, world.count, trust=world.fast)
+
+    # Life.
+
+    def start(self) -> None:
+        """A process begins: it takes the lead and finds the round in the log."""
+        self._life += 1
+        self.alive, self._busy, self._before, self.current = True, False, None, None
+        self._away_since_s = None
+        self._new_process()
+        self._look_in(0.0)
+
+    def die(self) -> None:
+        """SIGKILL: everything but log and bucket is gone."""
+        self._life += 1
+        self.alive = False
+        self.current = None
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        if not self.stopped:
+            self.stopped, self._slept_from_s = True, self._world.queue.now_s
+
+    def go_on(self) -> None:
+        """SIGCONT: the time it slept is nobody's silence, and moves deadlines."""
+        if not self.stopped:
+            return
+        self.stopped = False
+        now_s = self._world.queue.now_s
+        if self.alive:
+            awake = [m.hotkey for m in self.members if self.members.is_live(m, self._slept_from_s)]
+            self.members.expect(awake, now_s)
+            self._delay(now_s - self._slept_from_s)
+            self._look_in(0.0)
+
+    def join(self) -> None:
+        """The link is back: who could not be heard was not silent."""
+        self.cut = False
+        if self.alive:
+            self.members.expect([m.hotkey for m in self.members], self._world.queue.now_s)
+            self._look_in(0.0)
+
+    @property
+    def listening(self) -> bool:
+        """Whether requests are answered."""
+        return self.alive and not self.stopped and not self.cut
+
+    def announce(self, offer: Offer) -> StoredSubmission:
+        """See ``Desk``."""
+        self._check_store()
+        stored = self._desk.announce(self.current, offer)
+        self._soon()
+        return stored
+
+    def complete(self, offer: Offer) -> Finding:
+        """See ``Desk``."""
+        self._check_store()
+        finding = self._desk.complete(self.current, offer, not offer.plain)
+        self._soon()
+        return finding
+
+    # Looks.
+
+    def _look_in(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._later(delay_s, self._look)
+
+    def _soon(self) -> None:
+        """Something happened that a look would see; looks are no closer together than the real leader's."""
+        if not self._busy and (self.current is None or self.current.state.phase is not Phase.OPEN or self._all_final()):
+            due_s = self._world.queue.now_s + self._world.settings.look_s
+            if self._timer is None or self._timer.call is None or self._timer.at_s > due_s:
+                self._look_in(self._world.settings.look_s)
+
+    def _all_final(self) -> bool:
+        assert self.current is not None
+        held = self.current.submissions.held()
+        return bool(held) and all(one.delivered for one in held.values())
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        life = self._life
+
+        def due() -> None:
+            if life != self._life or not self.alive:
+                return
+            if self.stopped or self.cut:
+                self._world.queue.after(timeouts.RETRY_FIRST_S, due)
+            else:
+                call()
+
+        return self._world.queue.after(delay_s, due)
+
+    def _look(self) -> None:
+        """Do everything that can be done now."""
+        if self._busy:
+            return
+        try:
+            while True:
+                wait_s = self._step()
+                if wait_s is not None:
+                    break
+            self._release()
+        except Retryable:
+            self._failures += 1
+            if self._away_since_s is None:
+                self._away_since_s = self._world.queue.now_s
+            wait_s = min(timeouts.RETRY_MOST_S, timeouts.RETRY_FIRST_S * 2.0 ** min(self._failures, 10))
+        if not self._busy and wait_s is not None:
+            self._look_in(wait_s)
+
+    def _step(self) -> float | None:
+        """At most one effect; seconds until the next look, None for now."""
+        self._check_store()
+        self._release()
+        if self._took_over != self._life:
+            self._take_over()
+            return None
+        return self._open() if self.current is None else self._advance()
+
+    def _take_over(self) -> None:
+        """A process that has not led yet: a new term, and what log and bucket hold of the round."""
+        world = self._world
+        world.records.append(LeaderChanged(f"{self._life:032x}"), "a process takes the lead", new_term=True)
+        self._took_over = self._life
+        state, now_s = world.records.state, world.queue.now_s
+        if state.open_round is not None:
+            current = begin(state, now_s)
+            for submission in self._restored(current):
+                current.submissions.add(submission)
+            current.submissions.closed = state.open_round.plan is not None
+            current.follow(state, lambda: world.coldkeys)
+            self.current = current
+        if self._life > 1:
+            self.members.expect(world.hotkeys, now_s)
+        world.news()
+
+    def _restored(self, current: Round) -> list[Submission]:
+        """As ``validator.restoring``: what the bucket keeps that may count."""
+        world, state, now_s = self._world, self._world.records.state, self._world.queue.now_s
+        base = state.revisions[current.state.base_revision]
+        first = 0 if base.round is None else base.round + 1
+        late = {(m.round, m.delta.sha256) for m in state.deferred}
+        rounds = sorted({*range(first, current.state.round + 1), *(round_id for round_id, _ in late)})
+        found = []
+        for round_id in rounds:
+            for stored in world.records.kept(RoundId(round_id)):
+                manifest = stored.manifest
+                own = manifest.base_revision == base.revision
+                if own or (manifest.round, manifest.delta.sha256) in late:
+                    finding = Finding() if own and manifest.final else None
+                    seat = world.seats[manifest.signer]
+                    found.append(Submission(stored, seat, now_s, manifest.final, now_s, finding))
+        return found
+
+    def _open(self) -> float | None:
+        world, state = self._world, self._world.records.state
+        if world.done:
+            return world.settings.look_s * 100
+        opening = next_opening(state)
+        if opening.do == "pause":
+            world.records.append(Paused(opening.code, opening.evidence), opening.reason)
+            world.later(PERSON_S, world.resume)
+            return PERSON_S
+        if opening.do == "wait":
+            return PERSON_S / 10
+        world.records.append(RoundOpened(state.next_round, state.head), opening.reason)
+        before, self._before = self._before, None
+        self.current = begin(world.records.state, world.queue.now_s)
+        if before is not None:
+            self.current.submissions.carry(before.submissions)
+        world.phase_began("open")
+        world.news()
+        return None
+
+    def resume(self, command: Resumed) -> None:
+        """The owner's order lies in the bucket."""
+        if self._world.records.state.paused is not None:
+            self._world.records.append(command, "the owner has looked")
+            self._look_in(0.0)
+
+    def _advance(self) -> float | None:
+        world, current = self._world, self.current
+        assert current is not None
+        now_s, state = world.queue.now_s, world.records.state
+        current.follow(state, lambda: world.coldkeys)
+        world.hear_all(all_news=current.state.phase is Phase.OPEN)
+        before = current.state.phase
+        facts = facts_of(current, state, self.members, now_s)
+        decision = core.tick(current.state, facts, now_s, current.policy)
+        current.state = decision.state
+        if current.state.phase is not before:
+            self._phase_changed(before)
+        if decision.action is Action.WAIT:
+            return self._wait_s(decision, core.trained_tokens(facts))
+        return self._act(decision)
+
+    def _wait_s(self, decision: Decision, tokens: int) -> float:
+        """Until the next look: the phase's own time, the predicted closing, or the real leader's pause."""
+        world, current = self._world, self.current
+        assert current is not None
+        now_s, look_s = world.queue.now_s, world.settings.look_s
+        until_s = now_s + 10 * look_s if decision.until_s is None else decision.until_s
+        if current.state.phase is Phase.OPEN:
+            rate = world.training_rate()
+            missing = current.policy.target_tokens - tokens
+            until_s = min(until_s, now_s + (missing / rate if rate > 0 else 60.0), now_s + 60.0)
+        else:
+            until_s = min(until_s, now_s + max(look_s, self._world.spec.round.member_timeout_s / 4))
+        return max(look_s, until_s - now_s)
+
+    def _phase_changed(self, before: Phase) -> None:
+        assert self.current is not None
+        phase = self.current.state.phase
+        if before is Phase.OPEN:
+            self._world.phase_began("closing")
+            self._world.news()
+        if phase is not Phase.CLOSING:
+            self._world.phase_began(str(phase.value))
+
+    # Effects.
+
+    def _act(self, decision: Decision) -> float | None:
+        current, world = self.current, self._world
+        assert current is not None
+        round_id, base = current.state.round, current.state.base_revision
+        if decision.action is Action.JUDGE:
+            current.submissions.closed = True
+            self._work(world.settings.judge_s, self._judge)
+        elif decision.action is Action.PLAN:
+            assert current.judgement is not None
+            self._append(current.judgement.plan(round_id, base, 0), decision.reason)
+        elif decision.action is Action.REPLAN:
+            assert current.redo is not None
+            assert current.harm is not None
+            self._append(current.redo.plan(round_id, base, current.harm.attempt + 1), decision.reason)
+        elif decision.action is Action.REDUCE:
+            self._work(world.settings.reduce_s, self._reduce)
+        elif decision.action is Action.COMMIT:
+            assert current.merged is not None
+            self._append(current.merged.commit, f"round {round_id} makes a revision")
+        elif decision.action is Action.ABORT:
+            code, evidence = decision.state.code, decision.state.evidence
+            world.records.append(RoundAborted(round_id, base, code, evidence), decision.reason)
+        else:
+            assert decision.action is Action.END
+            self._end(current)
+        return world.settings.look_s if self._busy else None
+
+    def _append(self, data: EntryData, reason: str) -> None:
+        """An entry that the round can't go on without."""
+        current = self.current
+        assert current is not None
+        try:
+            self._world.records.append(data, reason)
+        except Rejected as refusal:
+            if refusal.code in CONTENT_REFUSALS:
+                current.give_up(refusal.code, refusal.message)
+                self._world.violations.append(f"the log's rules refused the leader's own entry: {refusal}")
+            else:
+                raise
+
+    def _work(self, takes_s: float, effect: Callable[[Round], None]) -> None:
+        """An effect in a worker thread: nothing else is looked at until it is done."""
+        current = self.current
+        assert current is not None
+        self._busy = True
+
+        def done() -> None:
+            self._busy = False
+            try:
+                self._check_store()
+                effect(current)
+            except Retryable:
+                self._away_since_s = self._away_since_s or self._world.queue.now_s
+                self._failures += 1
+                self._look_in(timeouts.RETRY_FIRST_S * 2.0 ** min(self._failures, 4))
+                return
+            self._look()
+
+        self._later(takes_s, done)
+
+    def _judge(self, current: Round) -> None:
+        world, state = self._world, self._world.records.state
+        base, now_s = current.state.base_revision, world.queue.now_s
+        self._desk.last_look(current, lambda found: world.offer_of(found).plain)
+        standings = current.submissions.for_plan()
+        make_all(world.offer_of(s.submission) for s in standings if s.submission is not None)
+        entrants = [self._entrant(standing) for standing in standings]
+        terms = self.members.terms(
+            world.spec, base, current.state.round, now_s, len({entrant.hotkey for entrant in entrants})
+        )
+        read = (lambda found: world.offer_of(found).body) if world.fast else self._read
+        current.judgement = judge(world.spec, base, state.merged, entrants, {SHARD: world.count}, read, terms)
+
+    def _entrant(self, standing: Standing) -> Entrant:
+        _, hotkey, _ = standing.order
+        sha256 = standing.submission.manifest.delta.sha256 if standing.submission else None
+        if sha256 is None:
+            assert standing.deferred is not None
+            sha256 = standing.deferred.delta.sha256
+        return Entrant(standing, self.members.seen(hotkey, sha256), None)
+
+    def _read(self, found: Submission) -> bytes:
+        body = self._world.records.read(found.manifest)
+        if body is None:
+            raise Rejected("object_missing", f"no object at {found.manifest.key}")
+        return body
+
+    def _reduce(self, current: Round) -> None:
+        world, state = self._world, self._world.records.state
+        plan = state.open_round.plan if state.open_round is not None else None
+        assert plan is not None
+        base = current.state.base_revision
+        weights, outer = world.ground.weights[base], world.outer[base]
+        base_loss = world.ground.problem.loss(weights)
+        try:
+            result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
+            new_loss = world.ground.problem.loss(result.new_weights)
+            told = "" if new_loss <= base_loss + MOST_RISE_NATS else f"the loss would go from {base_loss} to {new_loss}"
+        except Rejected as refusal:
+            if refusal.code == "no_members":
+                current.give_up(refusal.code, refusal.message)
+                return
+            told = str(refusal)
+        if told:
+            self._trouble(current, plan, told, base_loss)
+            return
+        self._store(current, plan, result)
+
+    def _store(self, current: Round, plan: RoundFrozen, result: MergeResult) -> None:
+        commit = self._world.records.revision(plan, result)
+        self._world.made[commit.revision] = result
+        current.merged = Merged(commit, ())
+
+    def _trouble(self, current: Round, plan: RoundFrozen, told: str, base_loss: float) -> None:
+        world, state = self._world, self._world.records.state
+        now_s = world.queue.now_s
+        search = Search(world.spec, world.coldkeys, base_loss, self._loss_alone, lambda: now_s, now_s + 1.0)
+        found = examine(plan, told, search)
+        before = current.judgement or judgement(world.spec, plan.base_revision, plan.members, world.coldkeys, {})
+        left = before.verdict
+        if found.suspects:
+            current.redo = without(world.spec, plan.base_revision, state.merged, before, found.suspects)
+            left = current.redo.verdict
+        current.harm = Harm(plan.attempt, found.evidence, tuple(sorted(found.suspects)), left)
+
+    def _loss_alone(self, member: PlanMember) -> float:
+        world, current = self._world, self.current
+        assert current is not None
+        base = current.state.base_revision
+        clip = member.scale / member.weight
+        step = (world.values_of(member) * clip).astype("float32")
+        weights, outer = world.ground.weights[base], world.outer[base]
+        new, _ = outer_step(weights, step, outer.momentum, world.spec.outer.lr, world.spec.outer.momentum)
+        return world.ground.problem.loss(new)
+
+    def _end(self, current: Round) -> None:
+        world = self._world
+        committed = current.state.phase is Phase.COMMITTED
+        plan = current.opened.plan
+        if committed and plan is not None:
+            world.committed(plan)
+            if current.judgement is not None:
+                self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
+                own = {m.hotkey: m.delta.sha256 for m in plan.members if m.base_revision == plan.base_revision}
+                came = [hotkey for hotkey, held in current.submissions.held().items() if held.delivered or held.tokens]
+                self.members.note_committed(current.state.round, own, came)
+        else:
+            world.aborted(current.state.code)
+        self._before, self.current = current, None
+        world.phase_began("gap")
+        world.news()
+
+    # Storage.
+
+    def _check_store(self) -> None:
+        self._world.storage.check()
+
+    def _release(self) -> None:
+        if self._away_since_s is not None:
+            self._delay(self._world.queue.now_s - self._away_since_s)
+        self._failures, self._away_since_s = 0, None
+
+    def _delay(self, by_s: float) -> None:
+        if self.current is not None:
+            self.current.state = core.delayed(self.current.state, by_s)

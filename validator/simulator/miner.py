@@ -1,0 +1,403 @@
+"""One simulated miner: its processes, one after the other, and what they do about rounds.
+
+Training never stops for the merge. A drip is sent every ``drip_s`` while the round is open, a final when the leader
+closes it; the revision is followed as soon as its update is there. Invariant: whatever happens to the machine, every
+step that was taken ends in exactly one place of the tally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from common.clock import ServerTime
+from common.units import Hotkey, Revision, RoundId
+from common.wire import Heartbeat, Phase
+from validator.simulator.errands import Errand
+from validator.simulator.events import Timer
+from validator.simulator.machines import Machine, Mode
+from validator.simulator.misdeeds import Misdeeds
+from validator.simulator.tally import Tally
+from validator.simulator.work import Fate, Offer, Session
+
+if TYPE_CHECKING:
+    from validator.simulator.world import World
+
+STEP_SLACK = 1e-9
+"""Steps: what is nearer to a whole one than rounding can tell is one."""
+
+
+@dataclass(slots=True)
+class _Counters:
+    tokens: int
+    training_s: float
+    online_s: float
+
+
+@dataclass(slots=True)
+class Beat:
+    """What ``common.wire.Heartbeat`` says, without a parser's cost."""
+
+    session: str
+    seq: int
+    phase: Phase
+    round: int | None
+    round_tokens: int
+    round_steps: int
+    ahead_tokens: int
+    tokens_per_s: float
+    counters: _Counters
+    upload: object | None
+
+
+class Miner:
+    """A hotkey, its machine, and the process on it, if there is one."""
+
+    def __init__(self, world: World, index: int, hotkey: Hotkey, machine: Machine) -> None:
+        self.index = index
+        self.hotkey = hotkey
+        self.machine = machine
+        self.tally = Tally()
+        self.misdeeds = Misdeeds()
+        self.session: Session | None = None
+        self.round: RoundId | None = None
+        """The round that it works for, as far as it knows."""
+        self.last_beat_s = 0.0
+        self._world = world
+        self._life = 0
+        self._began_s = 0.0
+        self._began_steps = 0
+        self._seq = 0
+        self._errands: list[Errand] = []
+        self._fetching = False
+        self._draining = False
+        self._drip: Timer | None = None
+        self._drip_due = False
+        self._frozen: list[Callable[[], None]] = []
+        self.clock_off_s = 0.0
+        """How far its wall clock is ahead."""
+        self.time = ServerTime(self)
+
+    # Its clock, which is its own (``common.clock.Clock``).
+
+    def monotonic_s(self) -> float:
+        return self._world.queue.now_s
+
+    def wall_ns(self) -> int:
+        return self._world.queue.true_wall_ns() + round(self.clock_off_s * 1e9)
+
+    def set_clock(self, off_s: float) -> None:
+        """Its wall clock is off, and its process forgets what it knew of the leader's."""
+        self.clock_off_s = off_s
+        self.time = ServerTime(self)
+
+    # Life.
+
+    def start(self) -> None:
+        """A machine came up, or a process is started again."""
+        if self.machine.online:
+            return
+        self._life += 1
+        self._began_s = self._world.queue.now_s
+        self._fetching = self._draining = False
+        self.machine.enter(Mode.BOOT)
+        self.later(self._world.settings.boot_s, self._sync)
+
+    def die(self, disk: bool) -> None:
+        """The process is gone at once; with its ``disk`` it can go on from its newest submission."""
+        if not self.machine.online:
+            return
+        self._world.hear(self)
+        steps, session = self.steps(), self.session
+        self.tally.partial_tokens += self._partial_tokens()
+        self._end()
+        if session is None:
+            return
+        self.tally.trained_steps += steps - self._began_steps
+        if disk:
+            kept = session.lose_since_last_mark()
+            self.tally.lose("death", steps - kept)
+            self._began_steps = kept
+        else:
+            self.tally.lose("death", steps - session.newest_there())
+            self.session = None
+            self._world.bury(session, self.tally)
+
+    def drain(self) -> None:
+        """SIGTERM: hand in what there is, then leave."""
+        if self.machine.mode is not Mode.TRAIN or self._draining:
+            return
+        self._draining = True
+        self._final()
+        self.machine.enter(Mode.IDLE)
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        if self.machine.online:
+            self._world.hear(self)
+            self.machine.stop()
+
+    def go_on(self) -> None:
+        """SIGCONT: everything that was due meanwhile happens now."""
+        self.machine.go_on()
+        waiting, self._frozen = self._frozen, []
+        for call in waiting:
+            self._world.queue.after(0.0, call)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call in so many seconds, unless this process has died by then; while it is stopped the call waits."""
+        life = self._life
+
+        def due() -> None:
+            if life != self._life or not self.machine.online:
+                return
+            if self.machine.mode is Mode.STOPPED:
+                self._frozen.append(due)
+            else:
+                call()
+
+        return self._world.queue.after(delay_s, due)
+
+    def steps(self) -> int:
+        """Inner steps of this session so far."""
+        return int(self.machine.trained_s() / self.machine.power.step_s + STEP_SLACK)
+
+    def alive(self, life: int) -> bool:
+        """Whether the process of that life still runs."""
+        return life == self._life and self.machine.online
+
+    @property
+    def life(self) -> int:
+        """Number of its process."""
+        return self._life
+
+    def _partial_tokens(self) -> float:
+        taken_s = self.steps() * self.machine.power.step_s
+        return max(0.0, self.machine.trained_s() - taken_s) * self.machine.power.tokens_per_s
+
+    def _end(self) -> None:
+        self._life += 1
+        self.machine.go_on()
+        self.machine.enter(Mode.OFF)
+        self.machine.up.cancel_all()
+        self.machine.down.cancel_all()
+        self._errands.clear()
+        self._frozen.clear()
+        self.round = None
+
+    # Getting to the head.
+
+    def _sync(self) -> None:
+        self.machine.enter(Mode.SYNC)
+        self._fetch(None, self._arrived)
+
+    def _arrived(self, head: Revision) -> None:
+        if head < self._world.head:  # what was committed meanwhile is fetched too, before training begins
+            self._fetch(head, self._arrived)
+        else:
+            self._begin(head)
+
+    def _fetch(self, held: Revision | None, then: Callable[[Revision], None]) -> None:
+        """Download what leads from a revision, or from nothing, to the head."""
+        head = self._world.head
+        size_bytes = self._world.sizes.to_head(held, head)
+
+        def done() -> None:
+            self.later(0.0, lambda: then(head))
+
+        def begin(_: None) -> None:
+            self.machine.down.send(size_bytes, done)
+
+        self._world.ask_storage(self, begin)
+
+    def _begin(self, head: Revision) -> None:
+        """Train on the head: with the disk's work, or afresh."""
+        session = self.session
+        if session is None:
+            session = self.session = self._world.new_session(self)
+            session.begin(head)
+            self._began_steps = 0
+        self.machine.set_trained_s(session.anchor_steps * self.machine.power.step_s)
+        self.machine.enter(Mode.TRAIN)
+        self._follow(head)
+        self.notice()
+        self._await_drip()
+
+    # Following the log.
+
+    def notice(self) -> None:
+        """A heartbeat's reply told of news, or the miner has looked by itself."""
+        session = self.session
+        if session is None or self._fetching or self.machine.mode not in (Mode.TRAIN, Mode.IDLE):
+            return
+        if self._world.head > session.held:
+            self._fetching = True
+            self._fetch(session.held, self._fetched)
+            return
+        self.round = self._world.open_round
+        self._announce_again()
+        if self._world.closing:
+            self._final()
+        elif self._drip_due:
+            self._send_drip()
+
+    def _fetched(self, head: Revision) -> None:
+        self._fetching = False
+        self._follow(head)
+        self.notice()
+
+    def _follow(self, head: Revision) -> None:
+        """Go through the plans up to ``head``."""
+        session = self.session
+        assert session is not None
+        for number in range(session.held + 1, head + 1):
+            revision = Revision(number)
+            for fate in session.follow(revision, self._world.named(revision, self.hotkey), self.steps()):
+                self.settle(fate)
+        keep = session.pending
+        for errand in self._errands:
+            if errand.offer is not keep:
+                errand.cancel()
+        self._errands = [errand for errand in self._errands if errand.offer is keep]
+        if self._world.spec.round.overlap is False and not self._draining:
+            self.machine.enter(Mode.TRAIN)
+
+    def settle(self, fate: Fate) -> None:
+        """Book what became of a submission."""
+        self._world.note_fate(fate)
+        self.tally.settle(fate, self._world.spec)
+
+    def _announce_again(self) -> None:
+        """What the leader, or another process of it, has not confirmed: the same manifests once more."""
+        session = self.session
+        assert session is not None
+        under_way = {errand.offer for errand in self._errands if not errand.ended}
+        wanted = [session.pending] if session.pending is not None and not session.pending.told else []
+        wanted += [offer for offer in session.offers[-1:] if offer.round == self.round and not offer.told]
+        for offer in wanted:
+            if offer not in under_way:
+                self._send(offer)
+
+    # Submissions.
+
+    def _await_drip(self) -> None:
+        if self._drip is not None:
+            self._drip.cancel()
+        self._drip_due = False
+        if self._world.spec.round.drip_s > 0:
+            self._drip = self.later(self._world.spec.round.drip_s, self._send_drip)
+
+    def _send_drip(self) -> None:
+        """Send what there is; when the round takes nothing now, as soon as one does."""
+        self._drip_due = True
+        session = self.session
+        if session is None or self._fetching or self.machine.mode is not Mode.TRAIN or self._draining:
+            return
+        if self.round is None or self.round != self._world.open_round or self._final_of(session) is not None:
+            return
+        if any(not errand.ended for errand in self._errands if errand.offer is not session.pending):
+            self._await_drip()
+            return
+        if self._offer(final=self._upload_is_long()):
+            self._await_drip()
+
+    def _final(self) -> None:
+        session = self.session
+        if session is None or self.round is None or self._final_of(session) is not None:
+            return
+        for errand in self._errands:
+            if errand.offer is not session.pending:
+                errand.cancel()
+        self._offer(final=True)
+        if not self._world.spec.round.overlap:
+            self.machine.enter(Mode.IDLE)
+
+    def _offer(self, final: bool) -> bool:
+        """A submission at this moment's mark; whether there was anything to say."""
+        session, steps = self.session, self.steps()
+        assert session is not None
+        assert self.round is not None
+        last = session.offers[-1].mark if session.offers else session.settled
+        if steps <= session.settled or (steps == last and not final):
+            return False
+        offer = session.offer(
+            self.round,
+            steps,
+            final,
+            self._world.queue.now_s,
+            self._world.sizes.delta(session.held),
+            self._world.lie(self),
+        )
+        offer.plain = offer.lie is None and not self.misdeeds.spoils
+        self._world.register(offer)
+        self._send(offer)
+        return True
+
+    def _send(self, offer: Offer) -> None:
+        self._errands = [errand for errand in self._errands if not errand.ended]
+        self._errands.append(Errand(self._world, self, offer))
+
+    def _final_of(self, session: Session) -> Offer | None:
+        return next((o for o in reversed(session.offers) if o.final and o.round == self.round), None)
+
+    def _upload_is_long(self) -> bool:
+        """Whether a final sent only after the closing would miss the freeze."""
+        session = self.session
+        assert session is not None
+        needed_s = self.machine.up.seconds_for(self._world.sizes.delta(session.held)[0])
+        return needed_s > self._world.spec.round.submit_deadline_s
+
+    def close_books(self) -> None:
+        """At the end: what plans have said already is booked, the rest is not decided."""
+        session = self.session
+        if session is None:
+            return
+        steps = self.steps() if self.machine.online else session.anchor_steps
+        if self.machine.online:
+            self.tally.trained_steps += steps - self._began_steps
+            self.tally.under_way += self._partial_tokens()
+        for number in range(session.held + 1, self._world.head + 1):
+            revision = Revision(number)
+            for fate in session.follow(revision, self._world.named(revision, self.hotkey), steps):
+                self.settle(fate)
+        pending = session.pending.tokens if session.pending is not None else 0
+        self.tally.unfinished += (steps - session.settled) * self.machine.power.step_tokens + pending
+
+    # What the leader hears.
+
+    def beat(self) -> Heartbeat:
+        """The heartbeat of this moment."""
+        self._seq += 1
+        session, steps, step_tokens = self.session, self.steps(), self.machine.power.step_tokens
+        settled = session.settled if session is not None else steps
+        final = self._final_of(session) if session is not None else None
+        end = steps if final is None else final.mark
+        now_s = self._world.queue.now_s
+        said = Beat(
+            session=f"{self.index:08x}{self._life:08x}",
+            seq=self._seq,
+            phase=Phase.DRAINING if self._draining else _PHASE[self.machine.mode],
+            round=self.round,
+            round_tokens=(end - settled) * step_tokens,
+            round_steps=end - settled,
+            ahead_tokens=(steps - end) * step_tokens,
+            tokens_per_s=self.machine.power.tokens_per_s,
+            counters=_Counters(
+                tokens=max(0, steps - self._began_steps) * step_tokens,
+                training_s=max(0, steps - self._began_steps) * self.machine.power.step_s,
+                online_s=now_s - self._began_s,
+            ),
+            upload=True if any(not errand.ended for errand in self._errands) else None,
+        )
+        return cast(Heartbeat, said)
+
+
+_PHASE = {
+    Mode.OFF: Phase.STARTING,
+    Mode.BOOT: Phase.STARTING,
+    Mode.SYNC: Phase.SYNCING,
+    Mode.TRAIN: Phase.TRAINING,
+    Mode.IDLE: Phase.WAITING,
+    Mode.STOPPED: Phase.TRAINING,
+}

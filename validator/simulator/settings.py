@@ -1,0 +1,170 @@
+"""What is simulated: the numbers of a simulation, and the run spec that follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from common import timeouts
+from common.codec.container import encoded_size
+from common.codec.params import delta_params, update_params
+from common.errors import OperatorError
+from common.model.layout import run_layouts
+from common.model.presets import preset
+from common.spec import RunSpec
+from common.units import Hotkey, Revision, Sha256
+from validator.simulator.scenario import Fault
+from validator.simulator.traces import Trace
+from validator.up.defaults import Choices, make_spec
+
+NO_DATA = Sha256("0" * 64)
+MAX_MINERS = 100_000
+MAX_DIMENSION = 1 << 24
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast machines for a preset are, unless somebody says otherwise."""
+
+    tokens_per_s: float
+    merge_s: float
+    """What a leader needs to merge a round: reading, comparing, adding."""
+
+
+PACES = {
+    "nano": Pace(tokens_per_s=7_000.0, merge_s=1.0),
+    "125m": Pace(tokens_per_s=100_000.0, merge_s=5.0),
+    "1b": Pace(tokens_per_s=20_000.0, merge_s=30.0),
+}
+"""nano: a CPU core, measured. 125m and 1b: an A100 at 40 % of its bfloat16 peak, by 6 operations a parameter."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One simulation. Raises OperatorError for numbers of which none can be made."""
+
+    miners: int = 8
+    groups: int = 0
+    """Coldkeys, and networks, that the miners share; 0: each has its own."""
+    rounds: int = 10
+    """Rounds until the end, committed or aborted."""
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+    trace: Trace | None = None
+    preset: str = "1b"
+    """Whose sizes travel and whose round policy holds."""
+    dimension: int = 4096
+    """Values of the vector that is trained in place of the model."""
+    up_mbit: float = 100.0
+    down_mbit: float = 500.0
+    boot_s: float = 30.0
+    """From a machine's start to its first request."""
+    notice_s: float = 0.0
+    """Warning before a machine of the trace goes."""
+    tokens_per_s: float = 0.0
+    """Speed of a machine; 0: the preset's."""
+    speed_spread: float = 0.1
+    """Standard deviation of the logarithm of the machines' speeds."""
+    latency_s: float = 0.05
+    """One way, between machine and leader."""
+    storage_latency_s: float = 0.05
+    storage_mbit: float = 1000.0
+    """The most that the storage gives one transfer."""
+    merge_s: float = -1.0
+    """See ``Pace``; negative: the preset's."""
+    look_s: float = timeouts.LEADER_LOOK_S
+    """Pause between two looks of the leader."""
+    steps: int = 0
+    """Inner steps of a round for one miner; 0: the preset's."""
+    drip_s: float = -1.0
+    """Negative: the preset's."""
+    density: int = 0
+    """Of 4,096, in every round; 0: the preset's schedule."""
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        preset(self.preset)
+        _within("miners", self.miners, 1, MAX_MINERS)
+        _within("groups", self.groups, 0, self.miners)
+        _within("rounds", self.rounds, 1, 1_000_000)
+        _within("seed", self.seed, 0, 2**62)
+        _within("dimension", self.dimension, 1, MAX_DIMENSION)
+        for name in ("up_mbit", "down_mbit", "storage_mbit", "look_s"):
+            _within(name, getattr(self, name), 1e-3, 1e6)
+        for name in ("boot_s", "notice_s", "latency_s", "storage_latency_s"):
+            _within(name, getattr(self, name), 0, 1e6)
+        _within("speed_spread", self.speed_spread, 0, 2)
+        _within("density", self.density, 0, 4096)
+
+    @property
+    def pace(self) -> Pace:
+        """The preset's, with what was said otherwise."""
+        usual = PACES[self.preset]
+        return Pace(self.tokens_per_s or usual.tokens_per_s, usual.merge_s if self.merge_s < 0 else self.merge_s)
+
+    @property
+    def judge_s(self) -> float:
+        """The part of a merge's time that comes before the plan."""
+        return self.pace.merge_s / 2
+
+    @property
+    def reduce_s(self) -> float:
+        """The part that comes after it."""
+        return self.pace.merge_s / 2
+
+
+def make_run(settings: Settings, owner: Hotkey, validator: Hotkey) -> RunSpec:
+    """The preset's spec for so many miners."""
+    choices = Choices(
+        run="simulated",
+        preset=settings.preset,
+        seed=settings.seed,
+        miners=settings.miners,
+        steps=settings.steps or None,
+        density=settings.density or None,
+    )
+    spec = make_spec(choices, 1, owner, [validator], NO_DATA, "bytes")
+    limits = replace(spec.round, overlap=settings.overlap)
+    if settings.drip_s >= 0:
+        limits = replace(limits, drip_s=settings.drip_s)
+    return replace(spec, round=limits)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that travel: those of the preset's model, whatever the trained vector is."""
+
+    spec: RunSpec
+    values: int
+    """Parameters of the real model."""
+    dimension: int
+
+    @classmethod
+    def of(cls, spec: RunSpec, model: str, dimension: int) -> Sizes:
+        return cls(spec, sum(layout.total for layout in run_layouts(preset(model), 1)), dimension)
+
+    def delta(self, base: Revision) -> tuple[int, int]:
+        """Of a delta on ``base``: the real one, and that of the trained vector."""
+        params = delta_params(self.spec.codec, base)
+        return encoded_size(self.values, params), encoded_size(self.dimension, params)
+
+    def update(self, revision: Revision) -> int:
+        """Of the update that made ``revision``."""
+        return encoded_size(self.values, update_params(self.spec.codec, revision - 1))
+
+    @property
+    def snapshot(self) -> int:
+        """Of the weights, float32."""
+        return 4 * self.values
+
+    def to_head(self, held: Revision | None, head: Revision) -> int:
+        """What leads from a revision to the head; from nothing: a snapshot and the updates since."""
+        start = head - head % self.spec.round.snapshot_every if held is None else held
+        updates = sum(self.update(Revision(number)) for number in range(start + 1, head + 1))
+        if held is not None and updates > self.snapshot:
+            return self.to_head(None, head)
+        return updates + (self.snapshot if held is None else 0)
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise OperatorError(f"{name} must be between {least:g} and {most:g}, not {value:g}")
