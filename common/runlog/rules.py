@@ -8,8 +8,9 @@ the state). Replay turns each into a void.
 
 from __future__ import annotations
 
-import math
 from typing import NoReturn
+
+import numpy as np
 
 from common import keys
 from common.errors import Rejected
@@ -149,10 +150,15 @@ def _check_member(state: RunState, plan: RoundFrozen, member: PlanMember) -> str
     if not is_sha256(member.manifest_sha256):
         return "manifest_sha256 is 64 lowercase hex digits"
     if member.decision == "accepted":
-        good = not member.code and member.weight > 0 and 0 < member.scale < math.inf
-        return "" if good else "an accepted member has no code and a positive weight and scale"
+        good = not member.code and 0 < member.scale <= member.weight <= _most_weight(member)
+        return "" if good else "an accepted member has no code, and 0 < scale ≤ weight ≤ its validated tokens"
     good = bool(member.code) and member.weight == 0 and member.scale == 0
     return "" if good else "a member that is not accepted has a code, and weight and scale 0"
+
+
+def _most_weight(member: PlanMember) -> float:
+    """Caps and lateness make a weight smaller, nothing makes it larger; as float32, as the weight is."""
+    return float(np.float32(member.tokens))
 
 
 def _check_takeover(state: RunState, entry: Entry) -> None:
