@@ -28,7 +28,7 @@ from validator.submissions import Standing, Submission
 ReadDelta = Callable[[Submission], bytes]
 """The bytes of a checked delta. Raises ``Rejected`` for a delta that is not what was announced, else ``Retryable``."""
 MAX_REASON = 300
-Outside = Literal["rejected", "deferred"]
+Verb = Literal["accepted", "rejected", "deferred"]
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,43 @@ class Entrant:
         return self.standing.order[1]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Runner:
-    """An entrant that reached the gates: its member but for the decision, and its submission."""
+    """An entrant with its validated tokens."""
 
-    member: PlanMember
-    submission: Submission
+    entrant: Entrant
+    submission: Submission | None
+    base: Revision
+    """What it was made on."""
+    registered_block: int
+    tokens: int
+    told: str
+    """Why so many."""
+
+    def decided(self, decision: Verb, code: str, reason: str, weight: float = 0.0, scale: float = 0.0) -> PlanMember:
+        """The member of the plan."""
+        reason, deferred = reason[:MAX_REASON], self.entrant.standing.deferred
+        if deferred is not None:
+            return replace(deferred, decision=decision, code=code, reason=reason, weight=weight, scale=scale)
+        assert self.submission is not None
+        manifest, seat = self.submission.manifest, self.submission.seat
+        return PlanMember(
+            shard=manifest.shard,
+            hotkey=manifest.signer,
+            round=manifest.round,
+            base_revision=manifest.base_revision,
+            uid=seat.uid,
+            registered_block=seat.registered_block,
+            delta=manifest.delta,
+            manifest_sha256=self.submission.receipt.manifest_sha256,
+            tokens_claimed=manifest.tokens,
+            tokens=self.tokens,
+            decision=decision,
+            code=code,
+            reason=reason,
+            weight=weight,
+            scale=scale,
+        )
 
 
 def judge(
@@ -100,92 +131,79 @@ class _Gates:
     terms: Terms
 
     def judge_shard(self, entrants: Sequence[Entrant], count: int) -> list[PlanMember]:
-        found = [_early(entrant, self.terms) for entrant in entrants]
-        members = [member for member in found if isinstance(member, PlanMember)]
-        runners = sorted((r for r in found if isinstance(r, _Runner)), key=lambda r: r.member.base_revision)
+        runners, members = [], []
+        for entrant in entrants:
+            runner = _runner(entrant, self.terms)
+            early = _early(runner)
+            if early is None:
+                runners.append(runner)
+            else:
+                members.append(early)
+        runners.sort(key=lambda runner: runner.base)
         stats = self._compare(runners, count)
         while isinstance(stats, Unreadable):
-            lost = runners.pop(stats.index)
-            members.append(_out(lost.member, "rejected", stats.refusal.code, stats.refusal.message))
+            refusal = stats.refusal
+            members.append(runners.pop(stats.index).decided("rejected", refusal.code, refusal.message))
             stats = self._compare(runners, count)
         decisions = self._decide(runners, stats)
-        return members + [_decided(r.member, decision) for r, decision in zip(runners, decisions, strict=True)]
+        return members + [_judged(runner, decision) for runner, decision in zip(runners, decisions, strict=True)]
 
     def _compare(self, runners: Sequence[_Runner], count: int) -> GroupStats | Unreadable:
-        sources = [
-            Source(delta_params(self.spec.codec, runner.member.base_revision), partial(self.read, runner.submission))
-            for runner in runners
-        ]
-        return compare(sources, count, seed_of([runner.submission.receipt for runner in runners]))
+        params = {base: delta_params(self.spec.codec, base) for base in {runner.base for runner in runners}}
+        submissions = [_submission(runner) for runner in runners]
+        sources = [Source(params[s.manifest.base_revision], partial(self.read, s)) for s in submissions]
+        return compare(sources, count, seed_of([submission.receipt for submission in submissions]))
 
     def _decide(self, runners: Sequence[_Runner], stats: GroupStats) -> tuple[Decision, ...]:
-        order = sorted(range(len(runners)), key=lambda i: _arrival(runners[i].submission))
-        rank = {i: place for place, i in enumerate(order)}
+        arrivals = [_arrival(_submission(runner)) for runner in runners]
+        rank = {i: place for place, i in enumerate(sorted(range(len(runners)), key=arrivals.__getitem__))}
         candidates = [self._candidate(runner, rank[i]) for i, runner in enumerate(runners)]
-        bases = {runner.member.base_revision: self.spec.round.late_weight for runner in runners} | {self.base: 1.0}
+        bases = {runner.base: self.spec.round.late_weight for runner in runners} | {self.base: 1.0}
         return decide(candidates, stats, self.spec.gates, bases)
 
     def _candidate(self, runner: _Runner, rank: int) -> Candidate:
-        member = runner.member
+        seat = _submission(runner).seat
         return Candidate(
-            hotkey=member.hotkey,
-            coldkey=runner.submission.seat.coldkey,
-            base=member.base_revision,
-            tokens=member.tokens,
+            hotkey=seat.hotkey,
+            coldkey=seat.coldkey,
+            base=runner.base,
+            tokens=runner.tokens,
             received=rank,
-            newcomer=(member.hotkey, member.registered_block) not in self.merged,
+            newcomer=(seat.hotkey, runner.registered_block) not in self.merged,
         )
 
 
-def _early(entrant: Entrant, terms: Terms) -> _Runner | PlanMember:
-    """What needs no comparison with the others: the member, or what the gates have to look at."""
-    submission = entrant.standing.submission
-    member = _member(entrant, terms)
-    if submission is None or submission.finding is None:
-        if entrant.standing.kind == "late":
-            return _out(member, "rejected", "too_late", "the last plan deferred it, and it has not come whole since")
-        return _out(member, "deferred", "incomplete", "receipted, but not all of it was there at the freeze")
-    if not submission.finding.ok:
-        return _out(member, "rejected", submission.finding.code, submission.finding.reason)
-    return _Runner(member, submission)
-
-
-def _member(entrant: Entrant, terms: Terms) -> PlanMember:
-    """The entrant as plan member, with its validated tokens, not yet decided."""
-    deferred, submission = entrant.standing.deferred, entrant.standing.submission
+def _runner(entrant: Entrant, terms: Terms) -> _Runner:
+    submission, deferred = entrant.standing.submission, entrant.standing.deferred
     if deferred is not None:
-        return replace(deferred, reason=f"late: {deferred.tokens} tokens, validated by the plan that deferred it")
+        told = f"late: {deferred.tokens} tokens, validated by the plan that deferred it"
+        return _Runner(entrant, submission, deferred.base_revision, deferred.registered_block, deferred.tokens, told)
     assert submission is not None
-    manifest, seat = submission.manifest, submission.seat
+    manifest = submission.manifest
     tokens, told = validated_tokens(manifest.tokens, entrant.seen, entrant.support, terms)
-    return PlanMember(
-        shard=manifest.shard,
-        hotkey=manifest.signer,
-        round=manifest.round,
-        base_revision=manifest.base_revision,
-        uid=seat.uid,
-        registered_block=seat.registered_block,
-        delta=manifest.delta,
-        manifest_sha256=submission.receipt.manifest_sha256,
-        tokens_claimed=manifest.tokens,
-        tokens=tokens,
-        decision="deferred",
-        code="",
-        reason=told,
-        weight=0.0,
-        scale=0.0,
-    )
+    return _Runner(entrant, submission, manifest.base_revision, submission.seat.registered_block, tokens, told)
 
 
-def _out(member: PlanMember, decision: Outside, code: str, reason: str) -> PlanMember:
-    return replace(member, decision=decision, code=code, reason=reason[:MAX_REASON], weight=0.0, scale=0.0)
+def _early(runner: _Runner) -> PlanMember | None:
+    """What needs no comparison with the others."""
+    finding = None if runner.submission is None else runner.submission.finding
+    if finding is None and runner.entrant.standing.kind == "late":
+        return runner.decided("rejected", "too_late", "the last plan deferred it, and it has not come whole since")
+    if finding is None:
+        return runner.decided("deferred", "incomplete", "receipted, but not all of it was there at the freeze")
+    return None if finding.ok else runner.decided("rejected", finding.code, finding.reason)
 
 
-def _decided(member: PlanMember, decision: Decision) -> PlanMember:
+def _judged(runner: _Runner, decision: Decision) -> PlanMember:
     if not isinstance(decision, Accepted):
-        return _out(member, "rejected", decision.code, decision.reason)
-    reason = f"{decision.reason}; {member.reason}"[:MAX_REASON]
-    return replace(member, decision="accepted", code="", reason=reason, weight=decision.weight, scale=decision.scale)
+        return runner.decided("rejected", decision.code, decision.reason)
+    reason = f"{decision.reason}; {runner.told}"
+    return runner.decided("accepted", "", reason, decision.weight, decision.scale)
+
+
+def _submission(runner: _Runner) -> Submission:
+    assert runner.submission is not None
+    return runner.submission
 
 
 def _arrival(submission: Submission) -> tuple[int, str]:

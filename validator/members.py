@@ -8,7 +8,7 @@ by the log or a report after a takeover) counts as live for one timeout and as n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from common.spec import RunSpec
@@ -17,7 +17,7 @@ from common.wire import Heartbeat, Phase
 from validator import ledger
 from validator.ledger import Account, Totals
 from validator.round.facts import MemberFacts
-from validator.round.tokens import UNSUPPORTED, Seen, Terms, round_usual, tokens_within
+from validator.round.tokens import UNSUPPORTED, Seen, Terms, most_of, round_usual
 from validator.submissions import Held
 from validator.uplinks import Uplink
 from validator.worktime import WorkTime
@@ -170,12 +170,14 @@ class Members:
         """
         if self._ordered is None:
             self._ordered = sorted(self._members.values(), key=lambda member: member.hotkey)
+        most = None if terms is None else most_of(terms)
+        usual = None if terms is None else terms.usual_rate
         found = []
         for member in self._ordered:
             own = held.get(member.hotkey, NOTHING_HELD)
-            live = self.is_live(member, now_s)
+            live = now_s - member.heard_s < self._timeout_s and not _gone(member.beat)
             if live or own.delivered or own.tokens:
-                found.append(_facts(member, own, live, round_id, now_s, terms))
+                found.append(_facts(member, own, live, round_id, now_s, most, usual))
         return tuple(found)
 
     def settle(self, hotkey: Hotkey, reported: Account) -> None:
@@ -231,12 +233,19 @@ def _claimed_rate(member: Member, round_id: RoundId) -> float:
     return (round_tokens(member, round_id) + ahead) / seconds
 
 
-def _facts(member: Member, own: Held, live: bool, round_id: RoundId, now_s: float, terms: Terms | None) -> MemberFacts:
+def _facts(
+    member: Member,
+    own: Held,
+    live: bool,
+    round_id: RoundId,
+    now_s: float,
+    most: Callable[[float | None, float | None], int] | None,
+    usual: float | None,
+) -> MemberFacts:
     tokens, held = round_tokens(member, round_id), own.tokens
-    if terms is not None:
-        seen, support = member.work.so_far, member.support
-        tokens = tokens_within(tokens, seen, support, terms)
-        held = min(held, max(tokens, tokens_within(held, seen, support, terms)))
+    if most is not None:
+        bound = most(member.work.seconds, member.support)
+        tokens, held = min(tokens, bound), min(held, bound)
     return MemberFacts(
         member.hotkey,
         live,
@@ -245,15 +254,14 @@ def _facts(member: Member, own: Held, live: bool, round_id: RoundId, now_s: floa
         max(tokens, held),
         own.delivered,
         member.missed < PATIENCE_ROUNDS,
-        _rate(member, round_id, terms),
+        _rate(member, round_id, usual),
         held,
         member.uplink.eta_s(own.coming_bytes, own.coming_since_s, now_s),
         own.announced,
     )
 
 
-def _rate(member: Member, round_id: RoundId, terms: Terms | None) -> float:
-    """Tokens per second: as watched, else as proven, else as it says as far as that is usual."""
-    usual = terms.usual_rate if terms is not None else None
+def _rate(member: Member, round_id: RoundId, usual: float | None) -> float:
+    """Tokens per second: as watched, else as proven, else as it says, as far as that is usual."""
     rate = _claimed_rate(member, round_id) or member.proven_rate or (member.beat.tokens_per_s if member.beat else 0.0)
     return rate if usual is None else min(rate, max(UNSUPPORTED, member.support or 0.0) * usual)

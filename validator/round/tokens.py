@@ -14,7 +14,7 @@ tightly, by the evidence of the round itself; the real check is executing work a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -72,17 +72,30 @@ def round_usual(proven: Mapping[Hotkey, float], claimed: Mapping[Hotkey, float])
     return usual * max(1.0, median_low(ratios)) if ratios else usual
 
 
+def most_of(terms: Terms) -> Callable[[float | None, float | None], int]:
+    """``most_tokens`` for many members under the same terms: from seconds and support."""
+    assigned, usual, longest_s, slack = (
+        int(terms.target_tokens * terms.slack),
+        terms.usual_rate,
+        terms.longest_s,
+        terms.slack,
+    )
+    if usual is None:
+        share = min(assigned, int(FIRST_SHARE * terms.target_tokens / max(1, terms.members)))
+        return lambda _, __: share
+    rate = usual
+
+    def most(seconds: float | None, support: float | None) -> int:
+        worked_s = longest_s if seconds is None else max(0.0, seconds)
+        times = UNSUPPORTED if support is None else max(UNSUPPORTED, support * slack)
+        return int(min(assigned, worked_s * rate * times))
+
+    return most
+
+
 def most_tokens(seen: Seen, support: float | None, terms: Terms) -> int:
     """The most that a member can count for; ``support``: times the usual that evidence shows, None before."""
-    assigned = int(terms.target_tokens * terms.slack)
-    if terms.usual_rate is None:
-        return min(assigned, int(FIRST_SHARE * terms.target_tokens / max(1, terms.members)))
-    return int(min(assigned, _seconds(seen, terms) * terms.usual_rate * _times(support, terms)))
-
-
-def tokens_within(claimed: int, seen: Seen, support: float | None, terms: Terms) -> int:
-    """Tokens of a claim that count: ``validated_tokens`` without the words, for every look at a round."""
-    return max(0, min(claimed, most_tokens(seen, support, terms)))
+    return most_of(terms)(seen.seconds, support)
 
 
 def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
