@@ -119,7 +119,7 @@ class Submissions:
         self._late: dict[Name, PlanMember] = {_name_of(member): member for member in deferred}
         self._found: dict[Name, Submission] = {}
         self._lines: dict[Line, list[Name]] = {}
-        """Of each line, as they were announced."""
+        """Of each line, the oldest first."""
         self._by_record: dict[Sha256, Name] = {}
         self._finals: set[tuple[Name, bool]] = set()
         """Of each delta the manifests that were announced: of a drip, of a final."""
@@ -290,8 +290,10 @@ class Submissions:
         order.append(name)
         order.sort(key=self._announced)
 
-    def _announced(self, name: Name) -> tuple[RoundId, int]:
-        return name[0], self._found[name].receipt.received_ms
+    def _announced(self, name: Name) -> tuple[RoundId, int, int]:
+        """What makes one newer: its work, as all are cumulative; leaders' wall clocks only between equals."""
+        found = self._found[name]
+        return name[0], found.manifest.steps, found.receipt.received_ms
 
     def _present(self, submission: Submission) -> Submission:
         present = self._found.get(submission.name)

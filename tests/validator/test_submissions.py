@@ -143,6 +143,13 @@ def test_a_line_brings_a_bounded_number_of_manifests() -> None:
     announce(held, manifest_of(A, tokens=2)), announce(held, manifest_of(B, tokens=3))
 
 
+def test_what_is_newer_is_told_by_the_work_in_it_and_not_by_the_clocks_of_two_leaders() -> None:
+    held = fresh()
+    bring(held, manifest_of(A, tokens=3200), 9_000)
+    bring(held, manifest_of(A, tokens=6400), 1_000)
+    assert named(held) == [("fresh", A, 6400)], "the second leader's clock is behind the first's"
+
+
 def test_a_late_one_is_receipted_again_and_named_whether_it_comes_or_not() -> None:
     late, other = manifest_of(A, round_id=2, base=1, tokens=77), manifest_of(B, round_id=2, base=1, tokens=55)
     held = fresh(deferred=(deferred_of(late), deferred_of(other)))

@@ -59,6 +59,12 @@ class Deadlines:
             ("the life of the shortest URL", LEAST_URL_S, "submit_deadline_s", self.submit_s),
             ("submit_deadline_s", self.submit_s, "the finish deadline", self.finish_s),
             ("all attempts at a stalled store", stalled_s, "the finish deadline", self.finish_s),
+            (
+                "a lease, after which another leader finishes the round,",
+                timeouts.LEASE_S,
+                "the finish deadline",
+                self.finish_s,
+            ),
             ("drip_s", self.drip_s, "train_deadline_s + submit_deadline_s", self.train_s + self.submit_s),
         )
 
