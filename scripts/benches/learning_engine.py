@@ -15,6 +15,7 @@ import numpy as np
 
 from common.data.dataset import Dataset
 from common.merge.account import Merged
+from common.merge.damping import damping
 from common.merge.gates import Accepted, Candidate, Decision, decide
 from common.merge.group import GroupStatsBuilder
 from common.merge.outer import OuterState
@@ -77,6 +78,7 @@ class Run:
         self.tally = Tally()
         self._live = {name: self._join(name) for name in (Hotkey(f"miner-{i}") for i in range(miners))}
         self._back_at: dict[Hotkey, int] = {}
+        self._merged: set[Hotkey] = set()
         self._mail: dict[Hotkey, list[Submission]] = {}
         self._deferred: dict[Hotkey, Submission] = {}
 
@@ -198,12 +200,20 @@ class Run:
         self.tally.rejected += len(submissions) - len(members)
         if not members:
             return self._head.weights
-        plan = RoundFrozen(self._head.round, self._head.revision, attempt=0, damping=1.0, members=members)
+        plan = self._plan(members)
         data = {s.sha256: s.data for s in submissions}
         result = merge_round(self._spec, SHARD, plan, lambda m: data[m.delta.sha256], self._head.weights, self._outer)
         self._outer = result.new_outer_state
         self.tally.tokens_merged += sum(m.tokens * self._worth(m.base_revision) for m in members)
         return result.new_weights
+
+    def _plan(self, members: tuple[PlanMember, ...]) -> RoundFrozen:
+        """The members, with the damping that their tokens call for, and the knowledge of who was merged."""
+        self._merged |= {member.hotkey for member in members}
+        tokens = sum(m.tokens * self._worth(m.base_revision) for m in members)
+        wanted, how = self._spec.target_tokens(self._head.revision), self._spec.gates.damping_at
+        damped = damping(tokens, wanted, how)
+        return RoundFrozen(self._head.round, self._head.revision, attempt=0, damping=damped, members=members)
 
     def _member(self, sent: Submission, found: Accepted) -> PlanMember:
         return PlanMember(

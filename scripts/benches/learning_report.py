@@ -79,6 +79,8 @@ def _side(name: str, results: Sequence[Result]) -> str:
     tried = [r for r in results if r.job.arm.name == name and r.job.seed == chosen[0].job.seed]
     rates = "  ".join(f"{r.job.rate:g}: {r.loss:.4f}" for r in sorted(tried, key=lambda r: r.job.rate))
     told = "  ".join(f"{loss:.4f}" for loss in losses)
+    edge = len(tried) > 1 and chosen[0].job.rate in (min(r.job.rate for r in tried), max(r.job.rate for r in tried))
+    rates += "  (the best lies at the grid's edge)" if edge else ""
     return f"{name:13} {chosen[0].job.rate:7g}  {told:27}  {statistics.mean(losses):.4f}   {rates}"
 
 

@@ -1,6 +1,6 @@
 # Makes .venv from the pinned requirements, once; sourced by scripts/demo, scripts/test and scripts/bench.
 #
-#   brigade_env [test|bench]    sets PYTHON to the environment's interpreter; what tests or benchmarks need is added
+#   brigade_env [test|plot]     sets PYTHON to the environment's interpreter; what that extra needs is installed too
 #
 # Idempotent: a stamp holds the hash of everything the environment was made from, so a second run costs milliseconds.
 # Variables: BRIGADE_PYTHON (interpreter to use), BRIGADE_BITTENSOR_SDIST (archive for the local chain, if offline).
