@@ -196,6 +196,8 @@ def summary(report: VerifyReport) -> list[str]:
         stale = ", ".join(f"{count} {code}" for code, count in sorted(report.voids.items()))
         lines.append(f"stale entries, passed over by every reader: {stale}")
     lines += [f"rejected and not in the bucket: {key}" for key in report.absent]
+    if report.replaced:
+        lines.append(f"replaced by newer ones of the same miner and round: {report.replaced} submissions")
     for key in report.unreferenced:
         why = report.suspicious.get(key)
         lines.append(f"suspicious, nothing refers to: {key}: {why}" if why else f"nothing refers to: {key}")

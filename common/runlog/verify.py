@@ -57,8 +57,10 @@ class VerifyReport:
     """Shard merges that were computed again."""
     absent: tuple[str, ...]
     """Deltas that a plan rejected or deferred and that never came."""
+    replaced: int
+    """Submissions that a plan passed over for another one of the same miner: drips, mostly."""
     unreferenced: tuple[str, ...]
-    """Objects that nothing in the log refers to; their hashes or signatures are right."""
+    """Other objects that nothing in the log refers to; their hashes or signatures are right."""
     suspicious: Mapping[str, str]
     """Those of them that no honest run leaves behind, or only while it commits: key and why."""
     unreported: tuple[RoundId, ...]
@@ -80,6 +82,7 @@ class _Work:
     told: Told = field(default_factory=Told)
     reported: set[RoundId] = field(default_factory=set)
     absent: list[str] = field(default_factory=list)
+    replaced: int = 0
     unreferenced: list[str] = field(default_factory=list)
     suspicious: dict[str, str] = field(default_factory=dict)
     merges: int = 0
@@ -111,6 +114,7 @@ def verify_run(
         objects=Counter(kinds),
         merges=work.merges,
         absent=tuple(work.absent),
+        replaced=work.replaced,
         unreferenced=tuple(work.unreferenced),
         suspicious=work.suspicious,
         unreported=tuple(sorted(work.told.ended.keys() - work.reported)),
@@ -245,13 +249,13 @@ def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> Stor
 
 def _verify_rest(work: _Work, state: RunState) -> None:
     """Every listed object that the log did not lead to."""
+    members = [member for plan in work.told.plans.values() for member in plan.members]
     named = {
-        key
-        for plan in work.told.plans.values()
-        for member in plan.members
+        make(work.run, member.round, member.shard, member.hotkey, member.delta.sha256)
+        for member in members
         for make in (keys.delta_key, keys.manifest_key)
-        for key in (make(work.run, member.round, member.shard, member.hotkey, member.delta.sha256),)
     }
+    places = {(member.round, member.shard, member.hotkey) for member in members}
     for info in work.listing:
         parts = keys.parse_key(work.run, info.key)
         if parts is None:
@@ -262,6 +266,9 @@ def _verify_rest(work: _Work, state: RunState) -> None:
             _verify_object(work, state, info, parts)
         check_tail(state, work.told, info.key, parts)
         if parts.kind in ("lease", "report") or info.key in named:
+            continue
+        if (parts.round_id, parts.shard, parts.hotkey) in places:
+            work.replaced += parts.kind == "delta"
             continue
         work.unreferenced.append(info.key)
         why = suspicion(state, work.told, parts)

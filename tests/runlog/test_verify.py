@@ -229,6 +229,20 @@ def test_late_and_adopted_deltas_redone_plans_and_a_pause_are_proved() -> None:
     assert report.objects["command"] == 1
     assert report.suspicious == {}
     assert report.unreferenced == ()
+    assert report.replaced == 0
+
+
+def test_drips_that_were_replaced_are_counted_and_not_told_one_by_one() -> None:
+    w = churned_world()
+    w.append(opened(w.state))
+    w.submit(MINERS[1], 0)  # no plan names anything of this miner
+    final = w.submit(MINERS[0], 0)
+    drip = sha256_hex(b"drip")
+    w.store.put(keys.delta_key("tiny", final.round, ShardId(0), final.hotkey, drip), b"drip")
+    w.commit(w.freeze(final))
+    report = verify_run(w.store, "tiny")
+    assert report.replaced == 1
+    assert {keys.parse_key("tiny", key).hotkey for key in report.unreferenced} == {MINERS[1].hotkey}  # type: ignore[union-attr]
 
 
 def test_a_resumption_that_nobody_ordered_is_named() -> None:
