@@ -24,7 +24,7 @@ from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
-from common.units import Hotkey, Revision
+from common.units import Hotkey, Revision, Sha256
 from validator import pausing
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
@@ -150,32 +150,27 @@ class Driver:
         board = self._board
         run = board.journal.state
         if run.open_round is None:
-            opening = await self._next(run)
+            order = None if run.paused is None else await in_thread(lambda: pausing.find_order(board.store, run))
+            opening = next_opening(run, self._until, order)
             if opening.do != "open":
-                return await self._not_now(run, opening)
+                return await self._not_now(run, opening, order)
             await board.membership.refresh_for_round()
             board.membership.new_round()
             run = await self._append(RoundOpened(run.next_round, run.head), opening.reason)
         board.round = await self._begin(run)
         return 0.0
 
-    async def _next(self, run: RunState) -> Opening:
-        order = None if run.paused is None else await in_thread(lambda: pausing.find_order(self._board.store, run))
-        return next_opening(run, self._until, order)
-
-    async def _not_now(self, run: RunState, opening: Opening) -> float:
+    async def _not_now(self, run: RunState, opening: Opening, order: Sha256 | None) -> float:
         """No round is opened: the run pauses, goes on after a pause, waits for its owner, or is done."""
         board = self._board
-        await board.leadership.renew()
         if opening.do == "pause":
             entry, reason = await in_thread(lambda: pausing.pause_entry(board.reader, run))
             await self._append(entry, reason)
             return 0.0
-        if opening.do == "resume":
-            order = await in_thread(lambda: pausing.find_order(board.store, run))
-            if order is not None:
-                await self._append(Resumed(order), opening.reason)
+        if order is not None:
+            await self._append(Resumed(order), opening.reason)
             return 0.0
+        await board.leadership.renew()
         self._say(opening.reason)
         return timeouts.IDLE_LOOK_S if opening.do == "rest" else timeouts.COMMAND_LOOK_S
 
@@ -242,7 +237,7 @@ class Driver:
             await self._append_for(current, current.merged.commit, f"round {round_id} makes revision {revision}")
         elif decision.action is Action.ABORT:
             entry = RoundAborted(round_id, base, decision.state.code, pausing.bounded(decision.state.evidence))
-            await self._append(entry, f"round {round_id} aborted: {decision.reason}; {self._kept(current)}")
+            await self._append(entry, f"round {round_id} aborted: {decision.reason}; {_kept(current, entry.code)}")
         elif decision.action is Action.END:
             await self._end(current)
 
@@ -260,11 +255,6 @@ class Driver:
         self._before = None if failed else current.submissions  # then the bucket tells what may count still
         board.round = None
         await self._effects.tidy()
-
-    def _kept(self, current: Round) -> str:
-        """What becomes of the work of an aborted round."""
-        held = sum(held.tokens for held in current.submissions.held().values())
-        return f"the base stays, and what came whole ({held} tokens) counts in the next round on it"
 
     async def _append_for(self, current: Round, data: EntryData, reason: str) -> None:
         """Append an entry that the round can't go on without; if the rules refuse it, the round is given up."""
@@ -328,6 +318,14 @@ class Driver:
         if _kind(text) != _kind(self._board.waiting_for):
             logger.info("{}", text)
         self._board.waiting_for = text
+
+
+def _kept(current: Round, code: str) -> str:
+    """What becomes of the work of an aborted round."""
+    if code in CONTENT_FAILURES:
+        return "the base stays, and miners bring all they have again, with what they train meanwhile"
+    held = sum(held.tokens for held in current.submissions.held().values())
+    return f"the base stays, and what came whole ({held} tokens) counts in the next round on it"
 
 
 def _kind(text: str) -> str:

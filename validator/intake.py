@@ -149,7 +149,7 @@ class Intake:
                 return stored
             except (PreconditionFailed, OutcomeUnknown):
                 pass
-            there = read_manifest(store, run, key)
+            there = read_manifest(self._board.reader, run, key)
             if there is None:  # nothing, or no submission: no restart would have restored it
                 store.put(key, stored.encode())
         return there or stored

@@ -8,7 +8,7 @@ their senders bring more work on the same base. Blocking; ``Retryable`` when the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from loguru import logger
 
@@ -40,9 +40,12 @@ def restore(
     now_s: float,
 ) -> list[Submission]:
     """Everything in the bucket that may count for the open round, oldest round first."""
-    found = [_late(store, run, member, seats, now_s) for member in run.deferred]
+    found = [_late(reader, run, member, seats, now_s) for member in run.deferred]
     for round_id in range(_first_round(reader, run, opened), opened.round + 1):
-        found += [_restored(stored, seats, now_s) for stored in _stored(store, run, opened, RoundId(round_id))]
+        for info in _newest(store, run, RoundId(round_id)):
+            stored = read_manifest(reader, run, info.key)
+            if stored is not None and stored.manifest.base_revision == opened.base_revision:
+                found.append(_restored(stored, seats, now_s))
     return [submission for submission in found if submission is not None]
 
 
@@ -52,13 +55,15 @@ def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Se
     return {hotkey: seat for hotkey, seat in seats if seat is not None}
 
 
-def read_manifest(store: ObjectStore, run: RunState, key: str) -> StoredSubmission | None:
+def read_manifest(reader: ObjectReader, run: RunState, key: str) -> StoredSubmission | None:
     """The submission at a key, if there is one with the receipt of a leader."""
     try:
         with only_facts():
-            body = store.get(key, max_bytes=MAX_MANIFEST_BYTES).body
+            body = reader.fetch(key, max_bytes=MAX_MANIFEST_BYTES)
         stored = decode_submission(body, run.run)
-    except (ObjectMissing, Rejected) as refusal:
+    except ObjectMissing:
+        return None
+    except Rejected as refusal:
         logger.warning("{} is no submission: {}", key, refusal)
         return None
     if run.leader_of(stored.receipt.term) != stored.receipt.signer or stored.manifest.key[:-6] != key[:-5]:
@@ -75,13 +80,6 @@ def _first_round(reader: ObjectReader, run: RunState, opened: OpenRound) -> Roun
         return opened.round
     failed = last_content_failure(reader, run, RoundId(first))
     return RoundId(first if failed is None else failed + 1)
-
-
-def _stored(store: ObjectStore, run: RunState, opened: OpenRound, round_id: RoundId) -> Iterator[StoredSubmission]:
-    for info in _newest(store, run, round_id):
-        stored = read_manifest(store, run, info.key)
-        if stored is not None and stored.manifest.base_revision == opened.base_revision:
-            yield stored
 
 
 def _newest(store: ObjectStore, run: RunState, round_id: RoundId) -> list[ObjectInfo]:
@@ -104,12 +102,10 @@ def _restored(stored: StoredSubmission, seats: Mapping[Hotkey, Seat], now_s: flo
 
 
 def _late(
-    store: ObjectStore, run: RunState, member: PlanMember, seats: Mapping[Hotkey, Seat], now_s: float
+    reader: ObjectReader, run: RunState, member: PlanMember, seats: Mapping[Hotkey, Seat], now_s: float
 ) -> Submission | None:
     key = keys.manifest_key(run.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-    with only_facts():
-        there = store.head(key) is not None
-    stored = read_manifest(store, run, key) if there else None
+    stored = read_manifest(reader, run, key)
     if stored is None or stored.manifest_record.sha256 != member.manifest_sha256:
         return None
     known = seats.get(member.hotkey)

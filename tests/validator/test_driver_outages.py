@@ -9,7 +9,7 @@ import pytest
 
 from common import keys
 from common.data.dataset import Dataset
-from common.errors import Rejected, Retryable
+from common.errors import Rejected, RemoteError, Retryable
 from common.identity import KeypairSigner
 from common.runlog.casput import Patience
 from common.runlog.entries import EntryData, LeaderChanged, RoundFrozen
@@ -156,15 +156,22 @@ def test_a_refused_renewal_does_not_end_the_renewing(world: World) -> None:
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("part", [".update", ".delta", "/reports/", "lease.json"])
-def test_a_storage_that_refuses_for_a_while_costs_no_round_no_submission_and_no_score(world: World, part: str) -> None:
-    """A service that restarts or changes its keys answers 403 to everything for some seconds."""
+REFUSED = Rejected("access_denied", "the keys are being changed")
+THROTTLED = Retryable("503: slow down", 1.0)
+
+
+@pytest.mark.parametrize("fault", [REFUSED, THROTTLED], ids=["refused", "throttled"])
+@pytest.mark.parametrize("part", [".update", ".delta", "/reports/", "lease.json", "/rounds/0/", "/log/"])
+def test_a_storage_that_refuses_for_a_while_costs_no_round_no_submission_and_no_score(
+    world: World, part: str, fault: RemoteError
+) -> None:
+    """A service that restarts or changes its keys answers 403 to everything for some seconds; a busy one 503."""
     refusals = [0]
 
     def refuse(operation: str, key: str) -> None:
-        if part in key and not (part == ".delta" and operation == "put") and refusals[0] < 3:
+        if part in key and not (key.endswith(".delta") and operation == "put") and refusals[0] < 3:
             refusals[0] += 1
-            raise Rejected("access_denied", "the keys are being changed")
+            raise fault
 
     async def patiently_scored(validator: Validator | None) -> None:
         while validator is None or not validator.board.standing.report:

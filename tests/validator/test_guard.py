@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from common.codec.params import F32
 from common.data.dataset import Dataset
+from common.errors import Retryable
 from common.runlog.commands import put_command, resume_command
 from common.runlog.entries import Paused, Resumed, RoundAborted, RoundFrozen, decode_entry
 from common.runlog.rules import MAX_FAILURES
@@ -158,6 +161,47 @@ def test_orders_that_are_not_the_owners_or_of_another_pause_resume_nothing(datas
 
     asyncio.run(go())
     assert world.log().paused is not None
+
+
+def test_a_throttling_storage_changes_neither_redo_nor_pause_nor_resumption(dataset: Dataset) -> None:
+    """Every fifth operation is told to slow down, through a redone plan, a pause and its end."""
+    world = lenient(dataset)
+    count = [0]
+
+    def throttle(operation: str, key: str) -> None:
+        count[0] += 1
+        if count[0] % 5 == 0:
+            raise Retryable("503: slow down", 0.0)
+
+    async def until(validator: Validator, done: Callable[[], bool]) -> None:
+        for _ in range(1500):
+            await validator.driver.step()
+            if done():
+                return
+            with contextlib.suppress(Retryable):  # the miner tries again at its next turn
+                await play(world, validator)
+            world.clock.advance(0.25)
+        raise AssertionError(f"the run stands still: {validator.board.waiting_for}")
+
+    async def go() -> None:
+        await world.begin()
+        poison(world.miners[:1])
+        validator = world.validator()
+        world.store.before = throttle
+        await until(validator, lambda: world.log().head == 1)
+        poison(world.miners)
+        await until(validator, lambda: world.log().paused is not None)
+        for miner in world.miners:
+            miner.twist = honest
+        with world.unwatched():
+            put_command(world.store, resume_command(world.log(), OWNER, 1))
+        await until(validator, lambda: world.log().head == 2)
+
+    asyncio.run(go())
+    world.store.before = None
+    assert count[0] > 100
+    assert (world.log().rounds_committed, world.log().rounds_aborted) == (2, MAX_FAILURES)
+    assert verify_run(world.store, "demo").merges == 2
 
 
 def test_rounds_without_members_never_pause_the_run(world: World) -> None:
