@@ -38,7 +38,6 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
-from validator.round.deadlines import Deadlines
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
@@ -82,7 +81,6 @@ def assemble(parts: Parts) -> Validator:
     """
     reader = _reader(parts)
     board = _board(parts, reader)
-    Deadlines.of(parts.spec)  # contradictory times end here, not in a round
     uploads = Uploads(parts.store)
     heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)

@@ -47,6 +47,7 @@ from common.timeouts import CHAIN_CALL_S
 from common.units import Hotkey, Revision
 from validator.api.server import bind
 from validator.process import Parts, Validator, assemble, serve
+from validator.round.deadlines import Deadlines
 from validator.scoring.evaluate import Evaluator
 
 T = TypeVar("T")
@@ -138,6 +139,10 @@ def check_spec(spec: RunSpec, netuid: int, hotkey: Hotkey) -> None:
     """Whether we may lead this run here."""
     if spec.netuid != netuid:
         raise OperatorError(f"run {spec.run} belongs to subnet {spec.netuid}, not {netuid}")
+    try:
+        Deadlines.of(spec)
+    except ValueError as error:
+        raise OperatorError(f"run {spec.run} can't be led: {error}") from error
     if hotkey not in spec.validators:
         raise OperatorError(f"run {spec.run} does not let {hotkey} lead; its spec names {', '.join(spec.validators)}")
 
