@@ -18,7 +18,7 @@ MINERS = 6
 ROUNDS = 5
 
 
-def small_spec(miners: int = MINERS, drip_s: float = 8.0) -> RunSpec:
+def small_spec(miners: int = MINERS, drip_s: float = 14.0) -> RunSpec:
     """Rounds of 20 steps of a second each, for a model of a few hundred values."""
     spec = tiny_spec()
     model = ModelSpec(
@@ -79,7 +79,7 @@ def small_settings(*faults: Fault, miners: int = MINERS, rounds: int = ROUNDS, s
     )
 
 
-def run_small(*faults: Fault, bucket: bool = True, drip_s: float = 8.0, seed: int = 1) -> tuple[World, Outcome]:
+def run_small(*faults: Fault, bucket: bool = True, drip_s: float = 14.0, seed: int = 1) -> tuple[World, Outcome]:
     """A run under these faults, with everything watched."""
     world = World(small_settings(*faults, seed=seed), small_spec(drip_s=drip_s), bucket=bucket, audit=True)
     run(world)

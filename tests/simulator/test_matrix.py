@@ -30,7 +30,7 @@ def fault_of(role: str, name: str, phase: str) -> Fault:
 
 @pytest.mark.parametrize(("role", "name", "phase"), CELLS)
 def test_no_fault_in_any_phase_harms_the_run(role: str, name: str, phase: str) -> None:
-    drip_s = 0.0 if name.startswith("late") else 8.0
+    drip_s = 0.0 if name.startswith("late") else 14.0
     world, came = run_small(fault_of(role, name, phase), drip_s=drip_s)
     check(world)
     assert came.rounds_committed + came.rounds_aborted == ROUNDS

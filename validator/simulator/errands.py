@@ -97,8 +97,11 @@ class Errand:
     def _put(self, _: object) -> None:
         """The last byte is there and acknowledged."""
         misdeeds = self._miner.misdeeds
+        if misdeeds.take("corrupt"):  # the storage compares with the hash that the URL is bound to, and refuses
+            self._again()
+            return
         if misdeeds.take("missing") is None:
-            self._world.records.put(self.offer, _flip_a_byte if misdeeds.take("corrupt") else None)
+            self._world.records.put(self.offer)
             self.offer.there = True
         if "die_after_upload" in misdeeds.armed:
             self._world.kill(self._miner, "die_after_upload")
@@ -108,11 +111,10 @@ class Errand:
     def _looked_at(self, finding: object) -> None:
         assert isinstance(finding, Finding)
         if finding.code in NOT_THERE:
-            self._miner.later(timeouts.RETRY_FIRST_S, lambda: None if self.ended else self._upload())
+            self._again()
             return
         self.ended = True
         self.offer.told = True
 
-
-def _flip_a_byte(body: bytes) -> bytes:
-    return body[:-1] + bytes([body[-1] ^ 1])
+    def _again(self) -> None:
+        self._miner.later(timeouts.RETRY_FIRST_S, lambda: None if self.ended else self._upload())

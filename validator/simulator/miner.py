@@ -329,7 +329,7 @@ class Miner:
             self._world.sizes.delta(session.held),
             self._world.lie(self),
         )
-        offer.plain = offer.lie is None and not self.misdeeds.spoils
+        offer.plain = offer.lie is None
         self._world.register(offer)
         self._send(offer)
         return True

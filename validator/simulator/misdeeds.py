@@ -33,11 +33,6 @@ class Misdeeds:
             del self.armed[kind]
 
     @property
-    def spoils(self) -> bool:
-        """Whether the next submission may arrive otherwise than it was made."""
-        return not self.armed.keys().isdisjoint({"corrupt", "missing"})
-
-    @property
     def lie(self) -> Fault | None:
         """What its next submissions are made of, if not of its work."""
         return next((self.armed[kind] for kind in sorted(LIES & self.armed.keys())), None)

@@ -80,8 +80,8 @@ class Records(Protocol):
         """The leader's receipt for it."""
         ...
 
-    def put(self, offer: Offer, change: Callable[[bytes], bytes] | None) -> None:
-        """The delta's bytes arrive in the bucket, perhaps changed on the way."""
+    def put(self, offer: Offer) -> None:
+        """The delta's bytes arrive in the bucket."""
         ...
 
     def keep(self, stored: StoredSubmission) -> StoredSubmission:
@@ -225,10 +225,10 @@ class FastRecords:
         receipt = _receipt(self.spec, self.leader, self.state.term, manifest, record.sha256, now_ms)
         return StoredSubmission(manifest, receipt, record, record)
 
-    def put(self, offer: Offer, change: Callable[[bytes], bytes] | None) -> None:
+    def put(self, offer: Offer) -> None:
         def body() -> bytes:
             make_all([offer])
-            return offer.body if change is None else change(offer.body)
+            return offer.body
 
         assert offer.stored is not None
         self._bodies[offer.stored.manifest.key] = body
@@ -308,9 +308,9 @@ class BucketRecords:
         receipt = _receipt(self.spec, self._leader.hotkey, self.state.term, manifest, record.sha256, now_ms)
         return StoredSubmission(manifest, receipt, record, sign_receipt(receipt, self._leader))
 
-    def put(self, offer: Offer, change: Callable[[bytes], bytes] | None) -> None:
+    def put(self, offer: Offer) -> None:
         assert offer.stored is not None
-        self.store.put(offer.stored.manifest.key, offer.body if change is None else change(offer.body))
+        self.store.put(offer.stored.manifest.key, offer.body)
 
     def keep(self, stored: StoredSubmission) -> StoredSubmission:
         key = _manifest_key(stored.manifest)

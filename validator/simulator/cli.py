@@ -1,0 +1,138 @@
+"""``brigade simulate``: a run in virtual time, with the real round core on simulated machines, links and storage.
+
+Say how many miners, which faults (``--scenario``) and when machines are there (``--trace``); it tells goodput,
+utilisation, survival, and what every lost token was lost to. The same seed gives the same result, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import OperatorError
+from common.units import format_bytes, format_duration
+from validator.simulator.plot import draw
+from validator.simulator.run import Outcome, outcome, run
+from validator.simulator.scenario import explain_kinds, read_scenario
+from validator.simulator.settings import Settings
+from validator.simulator.traces import read_trace
+from validator.simulator.world import World
+
+app = typer.Typer(help="Run Brigade in virtual time.", rich_markup_mode=None)
+
+_SCENARIO_HELP = (
+    "TOML file of faults: [[fault]] tables with kind, target (miner:N, group:N, share:0.25, miners, validator, "
+    'storage), start (seconds or { round = 2, phase = "closing" }), duration (seconds), size. `--scenario help` '
+    "lists the kinds."
+)
+_D = Settings()
+
+
+@app.command()
+def simulate(
+    miners: Annotated[int, typer.Option(envvar="BRIGADE_MINERS", help="Machines.")] = _D.miners,
+    groups: Annotated[
+        int, typer.Option(envvar="BRIGADE_GROUPS", help="Coldkeys that they share; 0: each has its own.")
+    ] = _D.groups,
+    rounds: Annotated[
+        int, typer.Option(envvar="BRIGADE_ROUNDS", help="Rounds, committed or aborted, until the end.")
+    ] = _D.rounds,
+    seed: Annotated[int, typer.Option(envvar="BRIGADE_SEED", help="Of everything that is random.")] = _D.seed,
+    scenario: Annotated[Path | None, typer.Option(envvar="BRIGADE_SCENARIO", help=_SCENARIO_HELP)] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="BRIGADE_TRACE",
+            help='JSON file of when machines are there: {"metadata": {"gap_seconds": g}, "data": [n at each tick]}.',
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(envvar="BRIGADE_PLOT", help="PNG file to draw.")] = None,
+    preset: Annotated[
+        str, typer.Option(envvar="BRIGADE_PRESET", help="Model whose sizes travel, and whose rounds are played.")
+    ] = _D.preset,
+    dimension: Annotated[
+        int, typer.Option(envvar="BRIGADE_DIMENSION", help="Values of the bowl that is trained in its place.")
+    ] = _D.dimension,
+    up_mbit: Annotated[float, typer.Option(envvar="BRIGADE_UP_MBIT", help="A machine's uplink.")] = _D.up_mbit,
+    down_mbit: Annotated[float, typer.Option(envvar="BRIGADE_DOWN_MBIT", help="Its downlink.")] = _D.down_mbit,
+    boot_s: Annotated[
+        float, typer.Option(envvar="BRIGADE_BOOT_S", help="From a machine's start to its first request.")
+    ] = _D.boot_s,
+    notice_s: Annotated[
+        float, typer.Option(envvar="BRIGADE_NOTICE_S", help="Warning before a machine of the trace goes; 0: none.")
+    ] = _D.notice_s,
+    tokens_per_s: Annotated[
+        float, typer.Option(envvar="BRIGADE_TOKENS_PER_S", help="A machine's speed; 0: the preset's.")
+    ] = _D.tokens_per_s,
+    steps: Annotated[
+        int, typer.Option(envvar="BRIGADE_STEPS", help="Inner steps of a round; 0: the preset's.")
+    ] = _D.steps,
+    drip_s: Annotated[
+        float, typer.Option(envvar="BRIGADE_DRIP_S", help="Between two drips; 0: none, below 0: the preset's.")
+    ] = _D.drip_s,
+    density: Annotated[
+        int, typer.Option(envvar="BRIGADE_DENSITY", help="Values sent of each 4,096; 0: the preset's schedule.")
+    ] = _D.density,
+    overlap: Annotated[
+        bool, typer.Option(envvar="BRIGADE_OVERLAP", help="Train while rounds close and merge.")
+    ] = _D.overlap,
+    storage_mbit: Annotated[
+        float, typer.Option(envvar="BRIGADE_STORAGE_MBIT", help="The most that the storage gives one transfer.")
+    ] = _D.storage_mbit,
+    merge_s: Annotated[
+        float, typer.Option(envvar="BRIGADE_MERGE_S", help="What a merge takes the leader; below 0: the preset's.")
+    ] = _D.merge_s,
+) -> None:
+    """Run Brigade in virtual time: the real round core, membership, gates, merge and accounts on simulated machines."""
+    if scenario is not None and str(scenario) == "help":
+        print(explain_kinds())
+        return
+    world = World(
+        Settings(
+            miners=miners,
+            groups=groups,
+            rounds=rounds,
+            seed=seed,
+            faults=() if scenario is None else read_scenario(scenario),
+            trace=None if trace is None else read_trace(trace),
+            preset=preset,
+            dimension=dimension,
+            up_mbit=up_mbit,
+            down_mbit=down_mbit,
+            boot_s=boot_s,
+            notice_s=notice_s,
+            tokens_per_s=tokens_per_s,
+            steps=steps,
+            drip_s=drip_s,
+            density=density,
+            overlap=overlap,
+            storage_mbit=storage_mbit,
+            merge_s=merge_s,
+        )
+    )
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise OperatorError(f"--plot {plot}: there is no folder {plot.absolute().parent}")
+    run(world)
+    came = outcome(world)
+    if plot is not None:
+        draw(came, world.losses, plot)
+    print(came.to_json() if as_json else told(came))
+
+
+def told(came: Outcome) -> str:
+    """The outcome for people."""
+    figures = asdict(came)
+    lines = [
+        f"rounds       {came.rounds_committed} committed, {came.rounds_aborted} aborted in "
+        f"{format_duration(came.seconds)} of virtual time",
+        *(f"{name:<12} {figures[name]:.2%}" for name in ("goodput", "utilisation", "survival")),
+        "lost to      " + ", ".join(f"{cause} {share:.2%}" for cause, share in came.lost_by_cause.items()),
+        "phases       " + ", ".join(f"{name} {format_duration(s)}" for name, s in came.phase_seconds.items()),
+        f"a miner      sent {format_bytes(came.bytes_up)}, received {format_bytes(came.bytes_down)}",
+        f"loss         {came.loss_first:.4g} at first, {came.loss_last:.4g} at the end",
+    ]
+    return "\n".join(lines)
