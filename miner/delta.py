@@ -85,7 +85,7 @@ def build(spec: RunSpec, account: Account, mark: Mark, round_id: RoundId, final:
 
     Raises ``Rejected`` (``absurd_norm``, ``no_tokens``, and as ``check_delta`` finds).
     """
-    target = refuse(spec, account, mark.work)
+    target = refuse(spec, account, mark.work, mark.base.revision)
     params = delta_params(spec.codec, mark.base.revision)
     delta = encode(target, params)
     manifest = _manifest(spec, mark, round_id, final, delta, params, signer)
@@ -106,10 +106,10 @@ def decoded(spec: RunSpec, sent: Submission, count: int) -> Vector:
     return decode(sent.delta, expect=delta_params(spec.codec, sent.manifest.base_revision), count=count)
 
 
-def refuse(spec: RunSpec, account: Account, work: Work) -> Vector:
+def refuse(spec: RunSpec, account: Account, work: Work, base: Revision) -> Vector:
     """The target, unless no gate would let it pass: then ``Rejected``."""
-    if work.steps == 0:
-        raise Rejected("no_tokens", "no inner step was taken")
+    if not claimed(work.trace, base):
+        raise Rejected("no_tokens", "no inner step was taken that a leader would count")
     if not np.isfinite(work.moved).all():
         raise Rejected("non_finite", "the work has values that are infinite or not a number")
     try:
@@ -129,7 +129,7 @@ def refuse(spec: RunSpec, account: Account, work: Work) -> Vector:
 def _manifest(
     spec: RunSpec, mark: Mark, round_id: RoundId, final: bool, delta: bytes, params: CodecParams, signer: Signer
 ) -> Manifest:
-    digest, trace = sha256_hex(delta), claimed(mark.work.trace)
+    digest, trace = sha256_hex(delta), claimed(mark.work.trace, mark.base.revision)
     samples = sample_ranges(trace)
     return Manifest(
         schema=SCHEMA,

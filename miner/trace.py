@@ -58,14 +58,19 @@ def sample_ranges(steps: Sequence[TraceStep]) -> tuple[SampleRange, ...]:
     return tuple(ranges)
 
 
-def claimed(steps: Sequence[TraceStep]) -> tuple[TraceStep, ...]:
-    """The newest of ``steps`` whose samples a manifest has room to name: all of them, but for a long calamity."""
-    ranges = sample_ranges(steps)
+def claimed(steps: Sequence[TraceStep], base: Revision) -> tuple[TraceStep, ...]:
+    """Those whose samples a manifest on ``base`` can name: all of them, but for a long calamity.
+
+    It names the newest ranges, of streams so few revisions back that a leader looks for them.
+    """
+    near = [step for step in steps if step.base_revision > base - MAX_SAMPLE_RANGES]
+    ranges = sample_ranges(near)
     left_out = sum(part.count for part in ranges[:-MAX_SAMPLE_RANGES])
-    kept = list(steps)
+    first = 0
     while left_out > 0:
-        left_out -= kept.pop(0).samples
-    return tuple(kept)
+        left_out -= near[first].samples
+        first += 1
+    return tuple(near[first:])
 
 
 def trace_root(steps: Sequence[TraceStep]) -> Sha256:

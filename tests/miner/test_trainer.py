@@ -19,7 +19,8 @@ from common.spec import RunSpec
 from common.units import Revision, RoundId, Sha256
 from miner.schedule import global_step, learning_rate
 from miner.trainer import STUCK_STEPS, Samples, Trainer
-from miner.work import Assignment, RoundWork
+from miner.work import Base, Batches
+from miner.work import Stream as Streamed
 from tests.support.specs import tiny_spec
 
 SPEC = replace(tiny_spec(), inner=replace(tiny_spec().inner, weight_decay=0.1, grad_clip=0.5))
@@ -49,8 +50,12 @@ class Stream:
         return batch(start) if start not in self.bad else np.full((count, SPEC.data.seq_len + 1), 1, np.int64)
 
 
-def assignment(stream: Stream, base: Vector = BASE) -> Assignment:
-    return Assignment(RoundId(0), Revision(0), Sha256("0" * 64), base, stream)
+def base(revision: int = 0, vector: Vector = BASE) -> Base:
+    return Base(Revision(revision), Sha256("0" * 64), vector)
+
+
+def stream(batches: Batches, round_id: int = 0, revision: int = 0) -> Streamed:
+    return Streamed(RoundId(round_id), Revision(revision), batches)
 
 
 def test_the_loss_falls() -> None:
@@ -109,49 +114,12 @@ def test_a_step_without_a_finite_loss_changes_nothing() -> None:
     assert made.step(batch(1), 1).taken
 
 
-def test_after_many_bad_steps_it_goes_back_to_the_base_and_says_so() -> None:
-    made = Trainer(SPEC, SHARD)
-    work = RoundWork(made, SPEC.inner)
-    stream = Stream()
-    work.begin(assignment(stream))
-    for _ in range(3):
-        work.step()
-    made._flat.weights[-1] = float("inf")  # as an overflow would leave it
-    results = [work.step() for _ in range(STUCK_STEPS)]
-    assert [r.taken for r in results] == [False] * STUCK_STEPS
-    assert "back to the base" in results[-1].went_back
-    assert "back to the base" in work.progress.trouble
-    assert np.array_equal(made.weights(), BASE)
-    work.step()
-    done = work.done()
-    assert (done.steps, done.sample_start) == (1, (3 + STUCK_STEPS) * SPEC.inner.batch_size)
-    assert done.tokens == SPEC.inner.batch_size * SPEC.data.seq_len
-
-
 def test_a_bad_start_of_a_round_does_not_end_it() -> None:
     poisoned = BASE.copy()
     poisoned[0] = np.nan
     made = Trainer(SPEC, SHARD)
     made.load(poisoned)
     assert [made.step(batch(i), i).taken for i in range(STUCK_STEPS + 1)] == [False] * (STUCK_STEPS + 1)
-
-
-def test_work_carried_over_a_restart_continues_its_stream_and_its_count() -> None:
-    first = RoundWork(Trainer(SPEC, SHARD), SPEC.inner)
-    first.begin(assignment(Stream()))
-    for _ in range(3):
-        first.step()
-    done = first.done()
-    carried = replace(done, local=done.local - BASE)
-    second = RoundWork(Trainer(SPEC, SHARD), SPEC.inner)
-    stream = Stream()
-    second.begin(assignment(stream), carried)
-    second.step()
-    assert stream.asked == [3 * SPEC.inner.batch_size]
-    after = second.done()
-    assert (after.tokens, after.steps) == (done.tokens // 3 * 4, 4)
-    assert np.allclose(after.local, done.local, atol=1e-2)
-    assert after.trace[:3] == done.trace
 
 
 def test_vectors_of_another_length_are_refused() -> None:

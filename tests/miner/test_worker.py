@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -14,7 +13,7 @@ from miner.patience import Patience
 from miner.trainer import Trainer
 from miner.work import RoundWork
 from miner.worker import Worker
-from tests.miner.test_trainer import BASE, SHARD, SPEC, Stream, assignment
+from tests.miner.test_trainer import SHARD, SPEC, Stream, base, stream
 
 
 def make_work() -> RoundWork:
@@ -39,7 +38,7 @@ def test_commands_run_between_steps_and_see_whole_ones() -> None:
     async def scenario() -> None:
         worker, gate = Worker(make_work), Gate()
         worker.start()
-        await worker.call(lambda work: work.begin(assignment(gate)))
+        await worker.call(lambda work: work.begin(base(), stream(gate)))
         await worker.train(True)
         await asyncio.to_thread(gate.waiting.wait)
         stopping = asyncio.create_task(worker.train(False))
@@ -47,9 +46,9 @@ def test_commands_run_between_steps_and_see_whole_ones() -> None:
         assert not stopping.done(), "the step in progress is finished first"
         gate.permits.release()
         await stopping
-        done = await worker.call(RoundWork.done)
+        done = (await worker.call(RoundWork.mark)).work
         assert done.steps == 1
-        assert worker.progress().round_steps == 1
+        assert worker.progress().steps == 1
         assert worker.progress().tokens == done.tokens
         await worker.stop()
 
@@ -58,11 +57,11 @@ def test_commands_run_between_steps_and_see_whole_ones() -> None:
 
 def test_nothing_is_trained_before_it_is_told() -> None:
     async def scenario() -> None:
-        worker, stream = Worker(make_work), Stream()
+        worker, batches = Worker(make_work), Stream()
         worker.start()
-        await worker.call(lambda work: work.begin(assignment(stream)))
+        await worker.call(lambda work: work.begin(base(), stream(batches)))
         await worker.call(lambda work: None)
-        assert stream.asked == []
+        assert batches.asked == []
         await worker.stop()
 
     asyncio.run(scenario())
@@ -115,7 +114,7 @@ def test_what_the_thread_dies_of_is_told_to_whoever_calls() -> None:
     async def scenario() -> None:
         worker = Worker(make_work)
         worker.start()
-        await worker.call(lambda work: work.begin(assignment(Broken())))
+        await worker.call(lambda work: work.begin(base(), stream(Broken())))
         await worker.train(True)
         await asyncio.to_thread(broke.wait)
         for _ in range(2):  # while it dies, and when it is dead
@@ -128,12 +127,12 @@ def test_what_the_thread_dies_of_is_told_to_whoever_calls() -> None:
 
 def test_a_limit_on_speed_waits_but_not_for_commands() -> None:
     async def scenario() -> None:
-        worker, stream = Worker(make_work, max_tokens_per_s=1e-3), Stream()  # the second step would come after hours
+        worker, batches = Worker(make_work, max_tokens_per_s=1e-3), Stream()  # the second step would come after hours
         worker.start()
-        await worker.call(lambda work: work.begin(assignment(stream)))
+        await worker.call(lambda work: work.begin(base(), stream(batches)))
         await worker.train(True)
         await worker.train(False)
-        assert len(stream.asked) <= 1
+        assert len(batches.asked) <= 1
         await worker.stop()
 
     asyncio.run(scenario())
@@ -192,15 +191,3 @@ def test_waits_grow_with_jitter_and_start_again_after_a_success() -> None:
 
     asyncio.run(scenario())
     assert waited == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 30.0, 0.125]
-
-
-def test_progress_has_the_median_speed() -> None:
-    ticks = iter(range(10_000))
-    work = RoundWork(Trainer(SPEC, SHARD, now_s=lambda: float(next(ticks))), SPEC.inner)
-    work.begin(assignment(Stream(), BASE))
-    for _ in range(4):
-        work.step()
-    tokens = SPEC.inner.batch_size * SPEC.data.seq_len
-    assert work.progress == replace(
-        work.progress, tokens_per_s=float(tokens), tokens=4 * tokens, training_s=4.0, round_tokens=4 * tokens
-    )
