@@ -19,7 +19,7 @@ from common.errors import Rejected
 from common.identity import KeypairSigner
 from common.records import Manifest, SampleRange, sign_manifest
 from common.units import Hotkey, Revision, RoundId, Sha256
-from common.wire import MAX_REQUEST_BYTES, CompleteReply, ErrorReply, SubmissionReply, parse
+from common.wire import MAX_REQUEST_BYTES, CompleteReply, ErrorReply, SubmissionReply, UploadTarget, parse
 from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World
 from validator.api.limits import PER_ADDRESS
@@ -242,7 +242,7 @@ def test_a_submission_is_receipted_uploaded_and_checked(dataset: Dataset) -> Non
     async def act(desk: Desk) -> None:
         manifest, body = desk.miner.make(desk.world.log())
         first = parse(SubmissionReply, (await desk.post("/v1/submissions", signed(desk, manifest))).content)
-        assert first.upload is not None
+        assert isinstance(first.upload, UploadTarget)
         again = parse(SubmissionReply, (await desk.post("/v1/submissions", signed(desk, manifest))).content)
         assert again.receipt["body"] == first.receipt["body"]
         done = json.dumps({"round": 0, "shard": 0, "delta_sha256": manifest.delta.sha256}).encode()
@@ -323,7 +323,7 @@ def test_a_delta_has_one_manifest_also_while_it_is_checked(dataset: Dataset) -> 
         other = dataclasses.replace(manifest, trace_root=Sha256("3" * 64))
         first = parse(SubmissionReply, (await desk.post("/v1/submissions", signed(desk, manifest))).content)
         refused(await desk.post("/v1/submissions", signed(desk, other)), 409, "already_announced")
-        assert first.upload is not None
+        assert isinstance(first.upload, UploadTarget)
         desk.world.store.redeem_put(first.upload.url, first.upload.headers, body)
         done = json.dumps({"round": 0, "shard": 0, "delta_sha256": manifest.delta.sha256}).encode()
         checked, late = await asyncio.gather(

@@ -12,7 +12,7 @@ from common.errors import Rejected, Retryable
 from common.reports import Report, sign_report
 from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing
-from common.units import Revision, RoundId, sha256_hex
+from common.units import Revision, RoundId, Sha256
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
 from validator.scoring.policy import Drops, Work, score_round
 from validator.scoring.reports import find_reports, read_reports, write_report
@@ -40,9 +40,9 @@ def test_reports_come_by_round_and_of_two_the_one_whose_key_sorts_first() -> Non
 def test_bytes_that_are_no_report_give_way_to_the_next() -> None:
     store = MemoryStore()
     key = write_report(store, report(2), VALIDATOR)
-    store.put(keys.report_key("demo", ME, RoundId(2), sha256_hex(b"")[:0] + "0" * 64), b"garbage")
+    store.put(keys.report_key("demo", ME, RoundId(2), Sha256("0" * 64)), b"garbage")
     foreign = sign_report(dataclasses.replace(report(3), signer=OWNER.hotkey), OWNER).encode()
-    store.put(keys.report_key("demo", ME, RoundId(3), "1" * 64), foreign)
+    store.put(keys.report_key("demo", ME, RoundId(3), Sha256("1" * 64)), foreign)
     assert [one.round for one in read_reports(store, SPEC, ME)] == [2]
     assert find_reports(store, "demo", ME).newest == read_reports(store, SPEC, ME)[0]
     assert key
