@@ -113,7 +113,7 @@ class Members:
 
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""
-        self._member(hotkey, now_s).work.mark(round_id, delta, tokens)
+        self._member(hotkey, now_s).work.mark(round_id, delta, tokens, now_s)
 
     def note_upload(self, hotkey: Hotkey, size_bytes: int, took_s: float) -> None:
         """An object has arrived, so long after its receipt."""

@@ -28,6 +28,8 @@ Line = tuple[ShardId, Hotkey]
 Name = tuple[RoundId, ShardId, Hotkey, Sha256]
 """A delta in a run: round, shard, sender, hash."""
 Kind = Literal["fresh", "adopted", "late"]
+MOST_COMING = 4
+"""Unfinished uploads of a line that live on when their round is aborted."""
 NOT_THERE = frozenset({"not_uploaded", "wrong_size", "checksum_mismatch"})
 """Findings that say that the upload is not complete: the miner may put the object again."""
 
@@ -261,7 +263,7 @@ class Submissions:
         kept: list[Submission] = []
         for submission in line:
             kept = [submission] if submission.complete else [*kept, submission]
-        for submission in kept:
+        for submission in [*kept[:1], *kept[1:][-MOST_COMING:]]:
             self.add(submission)
 
     def _admit_late(self, member: PlanMember, record: SignedRecord) -> None:

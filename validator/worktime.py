@@ -65,15 +65,16 @@ class WorkTime:
         if beat.round is not None:
             self.beats.append((RoundId(beat.round), beat.round_tokens, self.worked_s))
 
-    def mark(self, round_id: RoundId, delta: Sha256, tokens: int) -> None:
-        """A manifest of so many tokens came for the first time."""
+    def mark(self, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
+        """A manifest of so many tokens came now, for the first time."""
         if delta in self.marks:
             return
         if len(self.marks) >= MARKS:
             del self.marks[next(iter(self.marks))]
         earlier = [clock for told_round, told, clock in self.beats if told_round == round_id and told < tokens]
         last = next(reversed(self.marks.values()))[0] if self.marks else self.begun_s or 0.0
-        self.marks[delta] = max([last, *earlier]), self.worked_s
+        # The newest heartbeat is older than the manifest: what it did since may be in it.
+        self.marks[delta] = max([last, *earlier]), self.worked_s + max(0.0, now_s - self.anchor_s)
 
     def seen(self, delta: Sha256) -> Seen:
         """The work in a receipted submission."""
