@@ -135,9 +135,18 @@ class Intake:
             return body, None
         finding = check_bytes(body, board.spec, manifest, self._counts[manifest.shard])
         if not finding.ok:
-            return finding, None
+            # A drip of the same bytes may have left its manifest here unread: the plan names what lies there.
+            return finding, self._kept(run, manifest)
         board.reader.remember(manifest.delta.sha256, body)
         return finding, self._keep_manifest(run, stored)
+
+    def _kept(self, run: RunState, manifest: Manifest) -> StoredSubmission | None:
+        """The manifest object that lies beside a delta, if one does."""
+        store, place = self._board.store, (manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
+        key = keys.manifest_key(manifest.run, *place)
+        with only_facts():
+            there = store.head(key) is not None
+        return read_manifest(store, run, key) if there else None
 
     def _keep_manifest(self, run: RunState, stored: StoredSubmission) -> StoredSubmission:
         """Put the manifest object, or adopt the one that a leader before us, or a lost reply, has left there."""
