@@ -76,10 +76,9 @@ class Desk:
 
     def check(self, current: Round, found: Submission, *, last_call: bool = False, trust: bool = False) -> Finding:
         """Read a submission, and note what the check found."""
-        kept = None
         finding = Finding() if trust else self._look(found)
-        if finding.ok:
-            kept = self._records.keep(found.stored)
+        # Of bytes that are no good the manifest of a drip of the same bytes may lie there: the plan names that.
+        kept = self._records.keep(found.stored) if finding.ok else self._records.kept_for(found.manifest)
         now_s = self._queue.now_s
         settled = current.submissions.settle(found, finding, now_s, last_call=last_call, kept=kept)
         if settled.complete and not found.complete:

@@ -92,6 +92,10 @@ class Records(Protocol):
         """The manifest objects of a round."""
         ...
 
+    def kept_for(self, manifest: Manifest) -> StoredSubmission | None:
+        """The manifest object beside a delta; None when there is none."""
+        ...
+
     def there(self, manifest: Manifest) -> bool:
         """Whether an object of the announced size is there."""
         ...
@@ -239,6 +243,9 @@ class FastRecords:
     def kept(self, round_id: RoundId) -> list[StoredSubmission]:
         return list(self._kept.get(round_id, {}).values())
 
+    def kept_for(self, manifest: Manifest) -> StoredSubmission | None:
+        return self._kept.get(manifest.round, {}).get(manifest.key)
+
     def there(self, manifest: Manifest) -> bool:
         return manifest.key in self._bodies
 
@@ -323,6 +330,10 @@ class BucketRecords:
     def kept(self, round_id: RoundId) -> list[StoredSubmission]:
         listed = self.store.list(keys.round_prefix(self.spec.run, round_id))
         return [self._read_manifest(info.key) for info in listed if info.key.endswith(".json")]
+
+    def kept_for(self, manifest: Manifest) -> StoredSubmission | None:
+        key = _manifest_key(manifest)
+        return self._read_manifest(key) if self.store.head(key) is not None else None
 
     def there(self, manifest: Manifest) -> bool:
         info = self.store.head(manifest.key)
