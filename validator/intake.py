@@ -142,11 +142,8 @@ class Intake:
 
     def _kept(self, run: RunState, manifest: Manifest) -> StoredSubmission | None:
         """The manifest object that lies beside a delta, if one does."""
-        store, place = self._board.store, (manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
-        key = keys.manifest_key(manifest.run, *place)
-        with only_facts():
-            there = store.head(key) is not None
-        return read_manifest(store, run, key) if there else None
+        place = (manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
+        return read_manifest(self._board.reader, run, keys.manifest_key(manifest.run, *place))
 
     def _keep_manifest(self, run: RunState, stored: StoredSubmission) -> StoredSubmission:
         """Put the manifest object, or adopt the one that a leader before us, or a lost reply, has left there."""
