@@ -116,7 +116,7 @@ def _watched(
         if member.decision == "accepted" and member.base_revision == base:
             tokens[member.hotkey] = tokens.get(member.hotkey, 0) + member.tokens
     timed = (e for e in entrants if e.standing.kind != "late" and e.seen.watched)
-    seconds = {e.hotkey: e.seen.seconds for e in timed if e.seen.seconds is not None}
+    seconds = {e.hotkey: e.seen.proof_s for e in timed if e.seen.proof_s is not None}
     return {hotkey: (tokens[hotkey], seconds[hotkey]) for hotkey in tokens.keys() & seconds.keys()}
 
 

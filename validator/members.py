@@ -262,6 +262,10 @@ def _facts(
 
 
 def _rate(member: Member, round_id: RoundId, usual: float | None) -> float:
-    """Tokens per second: as watched, else as proven, else as it says, as far as that is usual."""
-    rate = _claimed_rate(member, round_id) or member.proven_rate or (member.beat.tokens_per_s if member.beat else 0.0)
+    """Tokens per second: as watched or proven, else as it says, as far as that is usual.
+
+    What is watched lags behind while a round is young, since its time is stretched in the member's favour.
+    """
+    shown = max(_claimed_rate(member, round_id), member.proven_rate or 0.0)
+    rate = shown or (member.beat.tokens_per_s if member.beat else 0.0)
     return rate if usual is None else min(rate, max(UNSUPPORTED, member.support or 0.0) * usual)

@@ -27,13 +27,15 @@ UNKNOWN = Seen(None, False)
 
 @dataclass(slots=True)
 class WorkTime:
-    """The work clock of one member. All fields but the last three are seconds of it, or moments of the receiver's."""
+    """The work clock of one member. Numbers are seconds of it, or moments of the receiver's."""
 
     worked_s: float = 0.0
     anchor_s: float = 0.0
     """The receiver's time up to which work is counted, or at which it rested last."""
     begun_s: float | None = None
-    """Where the work clock stood at the last mark that a plan named; None when this process doesn't know."""
+    """Where the work clock stood at the last mark that a plan named, at the earliest; None when nobody here knows."""
+    receipted_s: float = 0.0
+    """The same at the latest, when its manifest came."""
     marks: dict[Sha256, tuple[float, float]] = field(default_factory=dict)
     """Of each receipted delta where the clock stood: at the earliest, at the latest."""
     beats: deque[tuple[RoundId, int, float]] = field(default_factory=lambda: deque(maxlen=BEATS))
@@ -79,13 +81,17 @@ class WorkTime:
     def seen(self, delta: Sha256) -> Seen:
         """The work in a receipted submission."""
         mark = self.marks.get(delta)
-        return UNKNOWN if mark is None or self.begun_s is None else Seen(max(0.0, mark[1] - self.begun_s), True)
+        if mark is None or self.begun_s is None:
+            return UNKNOWN
+        # From receipt to receipt: what encoding takes is in neither of the two, so it does not lengthen the time.
+        return Seen(max(0.0, mark[1] - self.begun_s), True, max(0.0, mark[1] - self.receipted_s))
 
     def settle(self, delta: Sha256) -> None:
         """A plan that became a revision names this one: the next work begins at its mark."""
         mark = self.marks.get(delta)
         self.begun_s = None if mark is None else mark[0]
         if mark is not None:
+            self.receipted_s = mark[1]
             self.marks = {other: place for other, place in self.marks.items() if place[0] > mark[0]}
 
 

@@ -40,7 +40,7 @@ SPEC = tiny_spec(
 )
 TERMS = Terms(target_tokens=10_000, members=4, longest_s=60.0, slack=1.0, usual_rate=128.0)
 ALL = frozenset((hotkey, 1) for hotkey in HOTKEYS)
-SEEN = Seen(1.0, True)
+SEEN = Seen(1.0, True, 1.0)
 
 
 @functools.cache

@@ -57,7 +57,7 @@ def test_work_is_timed_from_the_first_heartbeat_of_one_that_had_not_begun() -> N
     work = heard((1.0, beat(0)), (3.0, beat(20)), (6.0, beat(50)))
     assert work.so_far == Seen(5.0, True)
     work.mark(ROUND, delta("x"), 50, 6.5)
-    assert work.seen(delta("x")) == Seen(5.5, True), "until the manifest came"
+    assert work.seen(delta("x")) == Seen(5.5, True, 5.5), "until the manifest came"
     assert work.seen(delta("y")) == UNKNOWN
 
 
@@ -76,10 +76,10 @@ def test_the_next_work_begins_at_the_mark_that_the_plan_names() -> None:
     work.mark(ROUND, delta("drip"), 100, 10.0)
     work.hear(beat(160), beat(100), 10.0, 16.0, True)
     work.mark(ROUND, delta("final"), 160, 16.0)
-    assert work.seen(delta("drip")) == Seen(10.0, True)
-    assert work.seen(delta("final")) == Seen(16.0, True), "cumulative"
+    assert work.seen(delta("drip")) == Seen(10.0, True, 10.0)
+    assert work.seen(delta("final")) == Seen(16.0, True, 16.0), "cumulative"
     work.settle(delta("drip"))
-    assert work.seen(delta("final")) == Seen(16.0, True), "the drip was made after the heartbeat at 0"
+    assert work.seen(delta("final")) == Seen(16.0, True, 6.0), "the drip was made after the heartbeat at 0"
     work.hear(beat(200, 0, ahead=40), beat(160), 16.0, 20.0, True)
     work.settle(delta("final"))
     assert work.so_far == Seen(10.0, True), "the final was made after the heartbeat at 10"

@@ -36,6 +36,8 @@ class Seen:
     """Longest time that it can have worked; None when this process can't know."""
     watched: bool
     """Whether ``seconds`` is the time of its work, seen from the beginning, and not just a bound of it."""
+    proof_s: float | None = None
+    """The same time, not stretched in its favour: what a rate is proven by. None when unknown."""
 
 
 @dataclass(frozen=True)
