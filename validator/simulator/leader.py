@@ -407,7 +407,7 @@ class Leader:
     def _store(self, current: Round, plan: RoundFrozen, result: MergeResult) -> None:
         commit = self._world.records.revision(plan, result)
         self._world.made[commit.revision] = result
-        current.merged = Merged(commit, ())
+        current.merged = Merged(commit, (), "")
 
     def _trouble(self, current: Round, plan: RoundFrozen, told: str, base_loss: float) -> None:
         world, state = self._world, self._world.records.state
