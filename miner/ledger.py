@@ -1,7 +1,7 @@
 """What a miner owes and is owed: account, submissions that a plan can still name, work put away. On disk, too.
 
 Invariants: the word of a plan enters the account exactly once, whenever the process is killed; a submission is on disk
-before its first byte is sent, and goes only when it is settled or when the leader holds a later one whole. The event
+before its first byte is sent, and goes only when it is settled or when the leader holds later ones whole. The event
 loop owns it; only the writing itself happens in a thread, one change at a time.
 """
 
@@ -17,7 +17,7 @@ from loguru import logger
 from common.blocking import in_thread
 from common.merge.account import Account
 from common.spec import RunSpec
-from common.units import Revision
+from common.units import Revision, RoundId, Sha256
 from miner.adamw import OptimizerState
 from miner.delta import Outstanding, Submission
 from miner.settle import OwnPlan, Settlement, Standing, settle
@@ -40,6 +40,7 @@ class Ledger:
         self._count = count
         self._memory = memory
         self._live = tuple(sorted(live, key=lambda one: one.order))
+        self._confirmed: tuple[RoundId, Sha256] | None = None
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -112,11 +113,15 @@ class Ledger:
             return True
 
     async def confirm(self, sent: Submission) -> None:
-        """The leader has all of ``sent``: no plan names an earlier one any more."""
+        """The leader has all of ``sent``: no plan names one any more that is older than the one confirmed before.
+
+        That one itself may still be named, by a plan that was being made when ``sent`` arrived.
+        """
         async with self._writing:
-            mine = next((one for one in self._live if one.sent.name == sent.name), None)
-            if mine is not None:
-                await self._keep([one for one in self._live if one.order >= mine.order])
+            before = next((one for one in self._live if one.sent.name == self._confirmed), None)
+            self._confirmed = sent.name
+            if before is not None and before.sent.name != sent.name:
+                await self._keep([one for one in self._live if one.order >= before.order])
 
     def outcome(self, plans: Sequence[OwnPlan]) -> Settlement:
         """What ``plans`` make of what is held. Pure; for a thread."""

@@ -24,6 +24,8 @@ STOP_WITHIN_S = 60.0  # generous: what is tested is that it ends, and how
         (["--max-tokens-per-s", "0"], 2, "positive"),
         (["--max-tokens-per-s", "nan"], 2, "positive"),
         (["--threads", "100000"], 2, "cores"),
+        (["--notice-s", "1"], 2, "--notice-s must be 3 to 3600 seconds"),
+        (["--notice-s", "nan"], 2, "--notice-s must be"),
         (["--wallet", "../evil"], 2, "wallet"),
         (["--wallet", "nobody"], 3, "cannot read the key"),
         (["--no-such-flag"], 2, "no-such-flag"),
@@ -46,7 +48,17 @@ def test_the_subnet_must_be_named(tmp_path: Path, capfd: pytest.CaptureFixture[s
 def test_help_names_every_setting(capfd: pytest.CaptureFixture[str]) -> None:
     run(["miner", "start", "--help"])
     said = capfd.readouterr().out
-    for option in ("--netuid", "--wallet", "--hotkey", "--wallet-path", "--chain", "--dir", "--cache", "--device"):
+    for option in (
+        "--netuid",
+        "--wallet",
+        "--hotkey",
+        "--wallet-path",
+        "--chain",
+        "--dir",
+        "--cache",
+        "--device",
+        "--notice-s",
+    ):
         assert option in said
     assert "BRIGADE_THREADS" in said
 

@@ -147,19 +147,24 @@ class Miner(RuleBasedStateMachine):
         back=st.booleans(),
         decision=DECISIONS,
         late=LATE,
+        overtaken=st.booleans(),
         killed=KILLED,
     )
-    def whole_round(self, drips: int, which: int | None, back: bool, decision: str, late: str, killed: str) -> None:
+    def whole_round(
+        self, drips: int, which: int | None, back: bool, decision: str, late: str, overtaken: bool, killed: str
+    ) -> None:
         """Drips, a final one, some of them there, perhaps a return to the base, a plan, and the miner reads it."""
         for kind in (*[False] * drips, True):
             self.train(1)
             self.submit(kind)
-        if self.ledger.live and which is not None:
+        if self.ledger.live and which is not None and not self.plans:
             self.arrive(which, reply_lost=which == 1)
         if back:
             self.go_back()
         self.train(2)
         self.commit(decision, late)
+        if overtaken and self.ledger.live:  # the newest arrived while the plan was being made
+            wait(self.ledger.confirm(self.ledger.live[-1].sent))
         self.read(killed)
 
     @rule(decision=DECISIONS, late=LATE)
@@ -283,6 +288,6 @@ def total(flows: Flows) -> np.ndarray:  # type: ignore[type-arg]
 
 
 Miner.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHistories = Miner.TestCase

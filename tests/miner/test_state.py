@@ -137,14 +137,14 @@ def test_a_submission_on_a_base_that_is_settled_is_not_kept(tmp_path: Path) -> N
     assert [one.sent for one in opened(tmp_path).live] == [SENT.sent]
 
 
-def test_once_the_leader_has_one_the_earlier_ones_are_forgotten(tmp_path: Path) -> None:
+def test_once_the_leader_has_two_the_earlier_ones_are_forgotten(tmp_path: Path) -> None:
+    first, second, third, fourth = (outstanding(work(noise(i), steps=i), ACCOUNT) for i in range(1, 5))
     ledger = begun(tmp_path)
-    hand_in(ledger, SENT, LATER)
-    assert [one.sent for one in ledger.live] == [SENT.sent, LATER.sent]
-    asyncio.run(ledger.confirm(SENT.sent))
-    assert len(ledger.live) == 2, "the later one may still be named"
-    asyncio.run(ledger.confirm(LATER.sent))
-    assert [one.sent for one in opened(tmp_path).live] == [LATER.sent]
+    hand_in(ledger, first, second, third, fourth)
+    asyncio.run(ledger.confirm(second.sent))
+    assert len(ledger.live) == 4, "a plan under way may name the first, and the later ones may arrive"
+    asyncio.run(ledger.confirm(third.sent))
+    assert [one.sent for one in opened(tmp_path).live] == [second.sent, third.sent, fourth.sent]
 
 
 def test_a_dead_uplink_does_not_fill_the_disk(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.errors import OperatorError
 from common.model.device import check_device
-from common.timeouts import CHAIN_CALL_S
+from common.timeouts import CHAIN_CALL_S, ROLE_STOP_S
 from validator.up import defaults
 from validator.up.folder import RUN_NAME, Folder
 from validator.up.supervisor import ChildSpec
@@ -132,7 +132,7 @@ def miner(settings: Settings, place: Place, name: str, threads: int) -> ChildSpe
     folder = settings.folder
     flags = ("miner", "start", *_identity(settings, place, name), "--dir", str(folder.root))
     flags += ("--cache", str(folder.cache), "--device", settings.device, "--threads", str(threads))
-    flags += ("--allow-private",)
+    flags += ("--allow-private", "--notice-s", f"{ROLE_STOP_S:g}")
     return _child(settings, name, flags, MINER_ORDER, threads)
 
 
