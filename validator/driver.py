@@ -156,7 +156,8 @@ class Driver:
                 return await self._not_now(run, opening, order)
             await board.membership.refresh_for_round()
             board.membership.new_round()
-            run = await self._append(RoundOpened(run.next_round, run.head), opening.reason)
+            late = f", waiting for {len(run.deferred)} that the last plan deferred" if run.deferred else ""
+            run = await self._append(RoundOpened(run.next_round, run.head), opening.reason + late)
         board.round = await self._begin(run)
         return 0.0
 
@@ -228,13 +229,13 @@ class Driver:
             assert current.redo is not None
             assert current.harm is not None
             plan = current.redo.plan(round_id, base, current.harm.attempt + 1)
-            await self._append_for(current, plan, f"round {round_id} {decision.reason}")
+            await self._append_for(current, plan, f"round {round_id} {decision.reason} ({current.why_harm})")
         elif decision.action is Action.REDUCE:
             await self._effects.reduce(current)
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
-            revision = current.merged.commit.revision
-            await self._append_for(current, current.merged.commit, f"round {round_id} makes revision {revision}")
+            told = f"round {round_id} {current.merged.told}"
+            await self._append_for(current, current.merged.commit, told)
         elif decision.action is Action.ABORT:
             entry = RoundAborted(round_id, base, decision.state.code, pausing.bounded(decision.state.evidence))
             await self._append(entry, f"round {round_id} aborted: {decision.reason}; {_kept(current, entry.code)}")

@@ -130,7 +130,9 @@ class Effects:
             current.redo = without(run.spec, base, run.merged, judgement, trouble.suspects)
             left = current.redo.verdict
         logger.warning("attempt {} of round {} does harm: {}", plan.attempt, plan.round, "; ".join(trouble.evidence))
-        current.harm = Harm(plan.attempt, trouble.evidence, tuple(sorted(trouble.suspects)), left)
+        current.why_harm = trouble.evidence[0]
+        current.measured += tuple(f"plan {plan.attempt + 1}: {line}" for line in trouble.evidence)
+        current.harm = Harm(plan.attempt, current.measured, tuple(sorted(trouble.suspects)), left)
 
     # In the worker thread.
 
@@ -151,7 +153,8 @@ class Effects:
         if told:
             search = Search(board.spec, coldkeys, base_loss, lambda m: self._loss_alone(base, m), board.now_s, until_s)
             return examine(plan, told, search)
-        return merging.store_revision(board.store, run, plan, results)
+        losses = f"takes the held-out loss from {base_loss:.3f} to {new_loss:.3f}"
+        return merging.store_revision(board.store, run, plan, results, losses)
 
     def _loss_alone(self, base: Memories, member: PlanMember) -> float:
         board = self._board

@@ -34,6 +34,8 @@ class Merged:
 
     commit: RevisionCommitted
     memories: Memories
+    told: str
+    """What it did to the held-out loss."""
 
 
 def merge_plan(state: RunState, plan: RoundFrozen, base: Memories, reader: ObjectReader) -> tuple[MergeResult, ...]:
@@ -73,7 +75,9 @@ def guard(base_loss: float, new_loss: float) -> str:
     return f"{told}; {MOST_RISE_NATS:g} is the most it may rise"
 
 
-def store_revision(store: ObjectStore, state: RunState, plan: RoundFrozen, results: tuple[MergeResult, ...]) -> Merged:
+def store_revision(
+    store: ObjectStore, state: RunState, plan: RoundFrozen, results: tuple[MergeResult, ...], told: str = ""
+) -> Merged:
     """Put updates, and snapshots when their turn has come; the entry that commits them."""
     spec, revision = state.spec, state.next_revision
     with_snapshot = revision % spec.round.snapshot_every == 0
@@ -82,7 +86,7 @@ def store_revision(store: ObjectStore, state: RunState, plan: RoundFrozen, resul
         for shard, result in enumerate(results)
     )
     commit = RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(spec, plan), shards)
-    return Merged(commit, memories_of(results))
+    return Merged(commit, memories_of(results), told)
 
 
 def _store_shard(

@@ -47,6 +47,10 @@ class Round:
     """What the next plan will say, since the merge of the newest does harm."""
     merged: Merged | None = None
     harm: Harm | None = None
+    measured: tuple[str, ...] = ()
+    """What the guard measured of all plans that this process merged."""
+    why_harm: str = ""
+    """Of the newest of them, in one sentence."""
     failure: str = ""
     failure_evidence: tuple[str, ...] = ()
 
