@@ -26,7 +26,7 @@ def sha256_hex(data: bytes | memoryview) -> Sha256:
 
 def is_hex(text: str, digits: int) -> bool:
     """Whether ``text`` is exactly so many lowercase hex digits."""
-    return len(text) == digits and all(c in "0123456789abcdef" for c in text)
+    return len(text) == digits and not text.strip("0123456789abcdef")
 
 
 def is_sha256(text: str) -> bool:

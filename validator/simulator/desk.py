@@ -109,8 +109,7 @@ class Desk:
 
     def _check_place(self, current: Round, manifest: Manifest) -> None:
         state = self._records.state
-        base = state.revisions.get(manifest.base_revision)
-        if base is None or base.sha256 != manifest.base_sha256:
+        if self._records.base_sha256(manifest.base_revision) != manifest.base_sha256:
             raise Rejected("wrong_base", f"the log has no revision {manifest.base_revision}, {manifest.base_sha256}")
         if manifest.round == current.state.round and manifest.base_revision != current.state.base_revision:
             raise Rejected("wrong_base", f"the round's base is revision {current.state.base_revision}")

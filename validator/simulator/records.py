@@ -56,6 +56,19 @@ _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 NO_TRACE = sha256_hex(b"simulated")
 
 
+class _Hashes:
+    """Hashes of revisions, each made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Revision, Sha256] = {}
+
+    def of(self, state: RunState, revision: Revision) -> Sha256:
+        known = self._known.get(revision)
+        if known is None:
+            known = self._known[revision] = state.revisions[revision].sha256
+        return known
+
+
 class Records(Protocol):
     """What leader and miners write and read. Every method of a bucket may raise ``Retryable``."""
 
@@ -66,6 +79,10 @@ class Records(Protocol):
 
     def append(self, data: EntryData, reason: str, new_term: bool = False) -> None:
         """An entry of the present term, or of the next. Raises ``Rejected`` as the log's rules do."""
+        ...
+
+    def base_sha256(self, revision: Revision) -> Sha256:
+        """The hash of a revision."""
         ...
 
     def name(self, offer: Offer) -> None:
@@ -138,7 +155,7 @@ def fake_hotkey(name: str) -> Hotkey:
     return Hotkey("5" + "".join(digits))
 
 
-def _manifest(spec: RunSpec, state: RunState, offer: Offer, partitions: tuple[Sha256, ...]) -> Manifest:
+def _manifest(spec: RunSpec, base_sha256: Sha256, offer: Offer, partitions: tuple[Sha256, ...]) -> Manifest:
     batch = spec.inner.batch_size
     steps = offer.mark - offer.first
     return Manifest(
@@ -148,7 +165,7 @@ def _manifest(spec: RunSpec, state: RunState, offer: Offer, partitions: tuple[Sh
         key=keys.delta_key(spec.run, offer.round, SHARD, offer.session.hotkey, offer.sha256),
         round=offer.round,
         base_revision=offer.base,
-        base_sha256=state.revisions[offer.base].sha256,
+        base_sha256=base_sha256,
         shard=SHARD,
         delta=ObjectRef(offer.sha256, offer.wire_bytes),
         final=offer.final,
@@ -183,6 +200,7 @@ class FastRecords:
     leader: Hotkey
     queue: Queue
     state: RunState
+    _hashes: _Hashes = field(default_factory=_Hashes)
     _bodies: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     _kept: dict[RoundId, dict[str, StoredSubmission]] = field(default_factory=dict)
 
@@ -212,6 +230,9 @@ class FastRecords:
         )
         self.state = apply_entry(state, entry)
 
+    def base_sha256(self, revision: Revision) -> Sha256:
+        return self._hashes.of(self.state, revision)
+
     def name(self, offer: Offer) -> None:
         """The one it has does, unless somebody will compare it with the bytes."""
         if not offer.plain:
@@ -219,7 +240,7 @@ class FastRecords:
             offer.sha256 = sha256_hex(offer.body)
 
     def announce(self, offer: Offer) -> tuple[Manifest, SignedRecord]:
-        manifest = _manifest(self.spec, self.state, offer, (NO_TRACE,))
+        manifest = _manifest(self.spec, self.base_sha256(offer.base), offer, (NO_TRACE,))
         name = sha256_hex(f"{offer.sha256}{offer.round}{offer.final}".encode())
         body: dict[str, Json] = {"signer": str(manifest.signer)}
         return manifest, _Named("manifest", body, "", name=name)
@@ -280,6 +301,7 @@ class BucketRecords:
         serial = itertools.count()
         self.spec = spec
         self.store = MemoryStore(queue)
+        self._hashes = _Hashes()
         self._owner = owner
         self._leader = leader
         self._miners = miners
@@ -299,6 +321,9 @@ class BucketRecords:
             self._state = lost.state
             raise Retryable("an earlier entry of ours was there already: looking again") from lost
 
+    def base_sha256(self, revision: Revision) -> Sha256:
+        return self._hashes.of(self.state, revision)
+
     def name(self, offer: Offer) -> None:
         make_all([offer])
         offer.sha256 = sha256_hex(offer.body)
@@ -306,7 +331,7 @@ class BucketRecords:
     def announce(self, offer: Offer) -> tuple[Manifest, SignedRecord]:
         params = delta_params(self.spec.codec, offer.base)
         ranges = partition_hashes(offer.body, len(offer.target), params, 1)
-        manifest = _manifest(self.spec, self.state, offer, ranges)
+        manifest = _manifest(self.spec, self.base_sha256(offer.base), offer, ranges)
         record = sign_manifest(manifest, self._miners[offer.session.hotkey])
         return open_manifest(record.to_json(), self.spec.run)
 

@@ -8,7 +8,10 @@ are together what the machines could have trained.
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -23,6 +26,8 @@ from validator.simulator.tally import CAUSES
 from validator.simulator.traces import ALWAYS
 from validator.simulator.world import World
 
+RARELY = 200_000
+"""Allocations between two collections."""
 MAX_DAYS_S = 86_400.0 * 3650
 
 
@@ -69,6 +74,11 @@ def simulate(settings: Settings, spec: RunSpec | None = None) -> Outcome:
 
 def run(world: World) -> None:
     """Let everything happen until the rounds are over. Raises ``Stuck``."""
+    with _rare_collections():
+        _run(world)
+
+
+def _run(world: World) -> None:
     faults = Faults(world)
     absent = faults.absent_at_first()
     for miner in world.miners:
@@ -84,6 +94,17 @@ def run(world: World) -> None:
             ended = state.rounds_committed + state.rounds_aborted
             raise Stuck(f"only {ended} of {world.settings.rounds} rounds ended within {limit_s:.0f} s of virtual time")
     close(world)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Events make many short-lived cycles of closures: looking for them at the usual pace costs half of all time."""
+    before = gc.get_threshold()
+    gc.set_threshold(RARELY, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def close(world: World) -> None:
