@@ -1,0 +1,325 @@
+"""A whole run of separate processes, each on a line of its own, so that every one of them can be hurt alone.
+
+SeaweedFS, the local chain, a validator and miners are the programs that operators start; what stands between them and
+the others is a ``Line``: two fault proxies, to the storage and to the validator, that share one link. Nobody starts a
+dead process again but the test. Whoever waits, waits for something that log or status show, and looks until it is
+there; a run whose log stands still for ``HANG_S`` ends the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from common.chain.sdk import SdkChain, isolate_sdk
+from common.clock import SystemClock
+from common.data.corpus import folder_corpus
+from common.data.prepare import prepare
+from common.data.tokenizer import tokenizer_named
+from common.deathsig import bound_to_parent
+from common.errors import Retryable
+from common.identity import KeypairSigner
+from common.runlog.entries import Entry, PlanMember, RevisionCommitted, RoundFrozen
+from common.runlog.reader import LogReader
+from common.runlog.state import RunState
+from common.spec import RunSpec
+from common.store.config import StorageConfig
+from common.store.reader import StoreReader
+from common.store.s3 import S3Store
+from common.units import Hotkey, RoundId
+from common.wire import MinerStatus, Status
+from tests.support.faultproxy import FaultProxy
+from tests.support.link import Link
+from tests.support.localrun import BRIGADE, TEXT, brigade
+from tests.support.storage import running_server
+from validator.run_create import location_of, publish, read_dataset, start_run
+from validator.up.bootstrap import Wallets, ask, bootstrap, make_wallets
+from validator.up.client import fetch_status, status_client
+from validator.up.ports import choose_ports
+from validator.up.supervisor import inherited
+
+ROOT = Path(__file__).parents[2]
+SERVED_IP = "127.0.0.2"
+HANG_S = 120.0
+LOOK_S = 0.1
+BLOCK_S = 0.1
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+MakeSpec = Callable[[int, Wallets, Path], RunSpec]
+"""From netuid, wallets and the prepared dataset's folder."""
+T = TypeVar("T")
+
+
+@dataclass
+class Line:
+    """How one machine reaches the others: up is away from it."""
+
+    link: Link
+    storage: FaultProxy
+    validator: FaultProxy
+
+    def cut(self, on: bool = True) -> None:
+        """Take the machine off the network, or bring it back."""
+        for proxy in (self.storage, self.validator):
+            proxy.refuse(on)
+            if on:
+                proxy.cut_all()
+
+
+@dataclass
+class Plan:
+    """One plan in the log, by wallet names."""
+
+    frozen: RoundFrozen
+    reason: str
+    members: dict[str, list[PlanMember]]
+    committed: bool = False
+
+    def of(self, name: str) -> list[PlanMember]:
+        return self.members.get(name, [])
+
+
+@dataclass
+class Part:
+    """A process of the run."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; it is gone when this returns."""
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self.process.poll()
+
+
+@dataclass
+class Rig:
+    """See the module. Made by ``running``."""
+
+    folder: Path
+    spec: RunSpec
+    wallets: Wallets
+    storage: StorageConfig
+    ports: dict[str, int]
+    stack: ExitStack
+    parts: dict[str, Part] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    voids: int = 0
+    status: Status | None = None
+    _state: RunState | None = None
+    _moved_s: float = field(default_factory=time.monotonic)
+
+    # Starting processes.
+
+    def start_validator(self, *flags: str) -> None:
+        """The validator, on a line of its own to the storage."""
+        words = ("validator", "start", *self._identity("validator"), "--storage", str(self.folder / "storage.json"))
+        words += ("--host", SERVED_IP, "--port", str(self.ports["validator"]), "--threads", "1")
+        self._start("validator", (*words, *flags))
+
+    def start_miner(self, name: str, *flags: str, wrong: Sequence[str] = ()) -> Part:
+        """A miner; ``wrong`` are words for ``misfit``. Started again it goes on from its disk, on the same line."""
+        words = ("miner", "start", *self._identity(name), "--threads", "1", "--device", "cpu", "--allow-private")
+        return self._start(name, (*words, *flags), wrong)
+
+    def _identity(self, wallet: str) -> tuple[str, ...]:
+        flags = ("--chain", f"ws://127.0.0.1:{self.ports['chain']}", "--netuid", str(self.spec.netuid))
+        flags += ("--wallet-path", str(self.folder / "wallets"), "--wallet", wallet)
+        return (*flags, "--dir", str(self.folder), "--cache", str(self.folder / "cache"))
+
+    def _start(self, name: str, words: Sequence[str], wrong: Sequence[str] = ()) -> Part:
+        line = self.lines.get(name) or self._line(name)
+        targets = (self.storage.endpoint, f"http://{SERVED_IP}:{self.ports['validator']}")
+        detours = [
+            f"--via={urlsplit(known).netloc}={urlsplit(proxy.endpoint).netloc}"
+            for known, proxy in zip(targets, (line.storage, line.validator), strict=True)
+        ]
+        detours = detours[:1] if name == "validator" else detours
+        command = (sys.executable, "-m", "tests.support.misfit", *detours, *wrong, "--", *words)
+        part = self.parts[name] = Part(name, self._spawn(name, command))
+        self._moved_s = time.monotonic()
+        return part
+
+    def _line(self, name: str) -> Line:
+        link = Link()
+        storage = self.stack.enter_context(FaultProxy(self.storage.endpoint, link=link))
+        validator = self.stack.enter_context(FaultProxy(f"{SERVED_IP}:{self.ports['validator']}", link=link))
+        line = self.lines[name] = Line(link, storage, validator)
+        return line
+
+    def _spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        self.logs.mkdir(exist_ok=True)
+        with (self.logs / f"{name}.err").open("ab") as errors:
+            process = subprocess.Popen(
+                bound_to_parent(command),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**inherited(os.environ), **THREADS},
+            )
+        self.stack.callback(_end, process)
+        return process
+
+    # Looking.
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def store(self) -> S3Store:
+        """Straight to the storage."""
+        return S3Store(self.storage)
+
+    def hotkey(self, name: str) -> Hotkey:
+        return {**{hotkey: name for name, hotkey in self._names().items()}, **self._names()}[name]  # type: ignore[dict-item,index]
+
+    def _names(self) -> dict[str, Hotkey]:
+        return {wallet.name: wallet.hotkey_ss58 for wallet in self.wallets.miners}
+
+    def look(self) -> None:
+        """Read what is new in log and status; AssertionError when a process died unasked or nothing moves."""
+        self._read_log()
+        self.status = fetch_status(self._client, f"http://{SERVED_IP}:{self.ports['validator']}") or self.status
+        for part in self.parts.values():
+            code = part.ended()
+            assert code in (None, 0, -signal.SIGKILL), f"{part.name} ended with {code}: {self.told()}"
+        assert time.monotonic() - self._moved_s < HANG_S, f"nothing was written for {HANG_S:g} s: {self.told()}"
+
+    def until(self, wanted: Callable[[], T | None], what: str) -> T:
+        """Look until ``wanted`` gives something true; ``what`` tells a person what was waited for."""
+        self._moved_s = time.monotonic()
+        while True:
+            try:
+                self.look()
+            except AssertionError as error:
+                raise AssertionError(f"waiting for {what}: {error}") from None
+            if found := wanted():
+                return found
+            time.sleep(LOOK_S)
+
+    def told(self) -> str:
+        """The last words of everybody, for a person who looks into a failed test."""
+        lines = [f"{len(self.entries)} entries, {self.status.waiting_for if self.status else 'no status'}"]
+        for path in sorted(self.logs.glob("*.log")):
+            lines += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-8:]]
+        lines += [f"{entry.kind}: {entry.reason}" for entry in self.entries[-8:]]
+        return "\n".join(lines)
+
+    @property
+    def head(self) -> int:
+        """The head revision, by the log."""
+        return 0 if self._state is None else self._state.head
+
+    @property
+    def open_round(self) -> RoundId | None:
+        opened = self._state.open_round if self._state else None
+        return opened.round if opened else None
+
+    def miner(self, name: str) -> MinerStatus | None:
+        """How the validator sees it."""
+        hotkey = self.hotkey(name)
+        return next((one for one in self.status.miners if one.hotkey == hotkey), None) if self.status else None
+
+    def committed(self) -> list[Plan]:
+        """Plans whose revision was committed."""
+        return [plan for plan in self.plans if plan.committed]
+
+    def verify(self) -> subprocess.CompletedProcess[str]:
+        """`brigade run verify` against the bucket."""
+        return brigade("run", "verify", "--dir", str(self.folder), "--run", self.spec.run)
+
+    def _read_log(self) -> None:
+        try:
+            for step in self._log.steps(self._state):
+                self._state = step.state
+                self._moved_s = time.monotonic()
+                if step.void is not None:
+                    self.voids += 1
+                elif step.entry is not None:
+                    self._take(step.entry)
+        except Retryable:  # the storage is what is being hurt
+            return
+
+    def _take(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if isinstance(entry.data, RoundFrozen):
+            names = {hotkey: name for name, hotkey in self._names().items()}
+            members: dict[str, list[PlanMember]] = {}
+            for member in entry.data.members:
+                members.setdefault(names[member.hotkey], []).append(member)
+            self.plans.append(Plan(entry.data, entry.reason, members))
+        elif isinstance(entry.data, RevisionCommitted):
+            self.plans[-1].committed = True
+
+    def __post_init__(self) -> None:
+        self._log = LogReader(StoreReader(self.store), self.spec)
+        self._client = self.stack.enter_context(status_client())
+
+
+@contextmanager
+def running(folder: Path, make_spec: MakeSpec, miners: int) -> Iterator[Rig]:
+    """Storage, chain, subnet and run; validator and miners are the caller's to start. Leaves no process behind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    isolate_sdk(folder / "cache")
+    with ExitStack() as stack:
+        _, storage = stack.enter_context(running_server(folder / "storage"))
+        (folder / "storage.json").write_bytes((folder / "storage" / "storage.json").read_bytes())
+        wallets = make_wallets(folder / "wallets", miners)
+        prepare(folder_corpus(TEXT), tokenizer_named("bytes"), folder / "data")
+        ports = choose_ports(folder / "ports.json", {"chain": "127.0.0.1", "validator": SERVED_IP}, random.Random())
+        url = _start_chain(folder, ports["chain"], stack)
+        netuid = asyncio.run(bootstrap(lambda wallet: SdkChain(url, wallet), wallets, lambda text: None))
+        spec = make_spec(netuid, wallets, folder / "data")
+        owner = KeypairSigner(wallets.owner.hotkey)
+        start_run(S3Store(storage), spec, folder / "data", owner, SystemClock(), lambda text: None)
+        location = location_of(spec, storage)
+        ask(
+            SdkChain(url, wallets.owner),
+            lambda chain: publish(chain, netuid, owner.hotkey, location, lambda text: None),
+        )
+        yield Rig(folder, spec, wallets, storage, ports, stack)
+
+
+def _start_chain(folder: Path, port: int, stack: ExitStack) -> str:
+    command = (*BRIGADE, "--log-dir", str(folder / "logs"), "chain", "local", "--dir", str(folder / "chain"))
+    command += ("--cache", str(folder / "cache"), "--port", str(port), "--block-time", str(BLOCK_S))
+    process = subprocess.Popen(
+        bound_to_parent(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=inherited(os.environ), text=True
+    )
+    stack.callback(_end, process)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("chain ready: "), f"the chain did not start: {line!r}"
+    return line.split()[-1]
+
+
+def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def dataset_of(folder: Path) -> tuple[str, str]:
+    """Hash and tokenizer of a prepared dataset."""
+    dataset, index = read_dataset(folder)
+    return dataset, index.tokenizer
