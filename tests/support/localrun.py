@@ -26,6 +26,11 @@ from validator.up.supervisor import inherited
 BRIGADE = (sys.executable, "-P", "-m", "common.cli")
 TEXT = Path(__file__).parents[2] / "common"
 HANG_S = 300.0
+SETTINGS = """
+[miner.start]
+max_tokens_per_s = 3000.0
+"""
+"""Miners train on through every merge: so fast that a round takes about a second, and a core is not all theirs."""
 
 Event = dict[str, Any]
 
@@ -35,7 +40,10 @@ class LocalRun:
 
     def __init__(self, folder: Path, *flags: str, miners: int = 2, steps: int = 3) -> None:
         self.folder = folder
-        words = ("up", "--dir", str(folder), "--miners", str(miners), "--steps", str(steps), "--data", str(TEXT))
+        settings = folder.parent / f"{folder.name}.toml"
+        settings.write_text(SETTINGS)
+        words = ("--config", str(settings), "up", "--dir", str(folder), "--data", str(TEXT))
+        words += ("--miners", str(miners), "--steps", str(steps))
         self._errors = (folder.parent / f"{folder.name}.stderr").open("w+")
         self.process = subprocess.Popen(
             [*BRIGADE, *words, "--json", *flags],
@@ -46,7 +54,13 @@ class LocalRun:
         )
         self._watchdog = _Watchdog(self.process.kill)
         self._head = -1
+        self._read = 0
+        """So many events were looked at."""
+        self._news = threading.Condition()
+        self._ended = False
         self.events: list[Event] = []
+        self._reader = threading.Thread(target=self._listen, name="events", daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> LocalRun:
         return self
@@ -55,19 +69,20 @@ class LocalRun:
         self._watchdog.stop()
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._reader.join()
         self._errors.close()
 
     def until(self, wanted: Callable[[Event], bool]) -> Event:
-        """Read events until one is as wanted."""
+        """Look at the events that nobody looked at yet until one is as wanted."""
         for event in self._events():
             if wanted(event):
                 return event
         raise AssertionError(f"the run ended: {self.errors()[-2000:]}\n{self.events[-5:]}")
 
     def status(self, wanted: Callable[[Event], bool] = lambda _: True) -> Event:
-        """The next status that is as wanted."""
+        """The next status from now on that is as wanted; what came while nobody looked is old."""
+        with self._news:
+            self._read = len(self.events)
         return self.until(lambda event: event["event"] == "status" and wanted(event))
 
     def finish(self) -> int:
@@ -97,15 +112,33 @@ class LocalRun:
 
     def _events(self) -> Iterator[Event]:
         """Events as they come. Whoever begins to wait, and every new revision, feeds the watchdog."""
-        assert self.process.stdout is not None
         self._watchdog.feed()
-        for line in self.process.stdout:
-            event = json.loads(line)
-            self.events.append(event)
+        while (event := self._next()) is not None:
             if event.get("head_revision", -1) > self._head:
                 self._head = event["head_revision"]
                 self._watchdog.feed()
             yield event
+
+    def _next(self) -> Event | None:
+        """The next event, once it is there; None at the end."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._read < len(self.events))
+            if self._read == len(self.events):
+                return None
+            self._read += 1
+            return self.events[self._read - 1]
+
+    def _listen(self) -> None:
+        """In a thread, so that `up` never waits for a test that is busy."""
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                with self._news:
+                    self.events.append(json.loads(line))
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
 
     def _child(self, part: str) -> int:
         marks = {"validator": ["validator", "start"], "chain": ["chain", "local"], "storage": ["storage", "serve"]}
