@@ -14,9 +14,8 @@ import struct
 from dataclasses import dataclass, field
 
 from tests.support.faults import Counters, Faults
-from tests.support.link import Bucket, Link
+from tests.support.link import BLOCK_BYTES, Bucket, Link
 
-BLOCK_BYTES = 16 * 1024
 _QUEUED_BLOCKS = 256
 _REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE|PATCH) (\S+) HTTP/1\.[01]\r\n")
 
@@ -106,7 +105,7 @@ class Line:
 
     async def _read(self, pump: _Pump) -> None:
         loop = asyncio.get_running_loop()
-        while block := await pump.reader.read(BLOCK_BYTES):
+        while block := await pump.reader.read(pump.bucket.block_bytes):
             await self._faults.running.wait()
             if self._swallows(pump, len(block)):
                 continue
@@ -157,6 +156,7 @@ class Line:
             return
         self._awaits_request = False
         method, path = found[1].decode(), found[2].decode("latin-1")
+        self._counters.uploads += method == "PUT"
         answer = next((one for one in self._faults.answers if one.meets(method, path)), None)
         if answer is not None:
             if answer.left is not None:

@@ -55,6 +55,8 @@ class Counters:
     """What happened so far."""
 
     connections: int = 0
+    uploads: int = 0
+    """PUT requests that have begun."""
     up_bytes: int = 0
     """Forwarded to the target."""
     down_bytes: int = 0

@@ -11,6 +11,11 @@ import threading
 
 BURST_S = 0.02
 """An idle link lets through at once what it carries in so long, so that a timer's coarseness costs no rate."""
+BLOCK_BYTES = 16 * 1024
+BLOCK_S = 0.1
+"""A block takes a slow link about so long."""
+LEAST_BLOCK_BYTES = 2048
+"""A block that begins a request holds its first line, which a signed URL makes long."""
 
 
 class Bucket:
@@ -31,6 +36,13 @@ class Bucket:
         if rate_bps is not None and not rate_bps > 0:
             raise ValueError(f"a rate must be above 0 bit/s, but is {rate_bps}; to let nothing through, stall")
         self._rate_bps = rate_bps
+
+    @property
+    def block_bytes(self) -> int:
+        """What goes through at a time: on a slow link little, so that a small message need not wait for a large one."""
+        if self._rate_bps is None:
+            return BLOCK_BYTES
+        return max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, int(self._rate_bps / 8 * BLOCK_S)))
 
     def take(self, size_bytes: int, now_s: float) -> float:
         """Seconds that a block of this size must wait from ``now_s`` on until it has passed."""
