@@ -52,6 +52,8 @@ from validator.up.supervisor import inherited
 ROOT = Path(__file__).parents[2]
 SERVED_IP = "127.0.0.2"
 HANG_S = 120.0
+MOST_COMMITS = 100
+"""What has not happened after so many revisions will not happen."""
 LOOK_S = 0.1
 BLOCK_S = 0.1
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -208,15 +210,23 @@ class Rig:
 
     def until(self, wanted: Callable[[], T | None], what: str) -> T:
         """Look until ``wanted`` gives something true; ``what`` tells a person what was waited for."""
-        self._moved_s = time.monotonic()
+        self._moved_s = began_s = time.monotonic()
+        head = self.head
         while True:
             try:
                 self.look()
+                assert self.head <= head + MOST_COMMITS, f"not within {MOST_COMMITS} revisions: {self.told()}"
             except AssertionError as error:
                 raise AssertionError(f"waiting for {what}: {error}") from None
             if found := wanted():
+                self._note(f"{what}, after {time.monotonic() - began_s:.1f} s and {self.head - head} revisions")
                 return found
             time.sleep(LOOK_S)
+
+    def _note(self, text: str) -> None:
+        """For people: what the test saw, beside the logs of the processes."""
+        with (self.logs / "test.txt").open("a") as file:
+            file.write(text + "\n")
 
     def told(self) -> str:
         """The last words of everybody, for a person who looks into a failed test."""
@@ -246,7 +256,10 @@ class Rig:
         return [plan for plan in self.plans if plan.committed]
 
     def verify(self) -> subprocess.CompletedProcess[str]:
-        """`brigade run verify` against the bucket."""
+        """End every process but storage and chain, look a last time, and `brigade run verify` against the bucket."""
+        for part in self.parts.values():
+            part.kill()
+        self._read_log()
         return brigade("run", "verify", "--dir", str(self.folder), "--run", self.spec.run)
 
     def _read_log(self) -> None:
