@@ -76,9 +76,9 @@ class Round:
         members = self.opened.plan.members if self.opened.plan else ()
         return {m.hotkey: m.delta.sha256 for m in members if m.base_revision == self.state.base_revision}
 
-    def came(self) -> list[Hotkey]:
-        """Who has brought anything whole."""
-        return [hotkey for hotkey, held in self.submissions.held().items() if held.delivered or held.tokens]
+    def came(self) -> set[Hotkey]:
+        """Who has brought anything whole, be it late."""
+        return self.submissions.came()
 
     def give_up(self, code: str, *evidence: str) -> None:
         """Note that the plan can't be merged, ever."""
