@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class RecordLayout:
         return self.levels_bytes + -(-self.used_bits // 8)
 
 
+@cache
 def record_layout(params: CodecParams) -> RecordLayout:
     """The record that ``params`` prescribe."""
     return RecordLayout(index_layout(params.density), params.magnitude_bits)

@@ -50,14 +50,14 @@ class Errand:
         self._ask(lambda: self._world.leader.announce(self.offer), self._receipted)
 
     def _ask(self, serve: Callable[[], object], then: Callable[[object], None]) -> None:
-        twice = "duplicate" in self._miner.misdeeds.armed
+        if "duplicate" in self._miner.misdeeds.armed:
+            once = serve
 
-        def served() -> object:
-            if twice:
-                serve()
-            return serve()
+            def serve() -> object:
+                once()
+                return once()
 
-        self._world.ask_leader(self._miner, served, self._guarded(then), self._guarded(self._refused))
+        self._world.ask_leader(self._miner, serve, self._guarded(then), self._guarded(self._refused))
 
     def _guarded(self, then: Callable[[object], None]) -> Callable[[object], None]:
         return lambda reply: None if self.ended else then(reply)
@@ -78,13 +78,10 @@ class Errand:
     def _upload(self) -> None:
         miner = self._miner
         size_bytes = float(self.offer.size_bytes)
-        self._transfer = miner.machine.up.send(size_bytes, lambda: self._now(self._sent))
+        self._transfer = miner.machine.up.send(size_bytes, self._sent)
         if "die_during_upload" in miner.misdeeds.armed:
             half_s = miner.machine.up.seconds_for(size_bytes) / 2
             miner.later(half_s, lambda: self._kill_now("die_during_upload"))
-
-    def _now(self, call: Callable[[], None]) -> None:
-        self._miner.later(0.0, call)
 
     def _kill_now(self, kind: str) -> None:
         if not self.ended and kind in self._miner.misdeeds.armed:

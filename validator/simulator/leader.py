@@ -74,6 +74,7 @@ class Leader:
     def _new_process(self) -> None:
         world, limits = self._world, self._world.spec.round
         self.members = Members(limits.member_timeout_s, limits.overlap, max(MAX_MEMBERS, len(world.seats)))
+        self._nobody = Members(limits.member_timeout_s)
         self._desk = Desk(world.records, self.members, world.seats, world.queue, world.count, trust=world.fast)
 
     # Life.
@@ -145,9 +146,9 @@ class Leader:
     def _soon(self) -> None:
         """Something happened that a look would see; looks are no closer together than the real leader's."""
         if not self._busy and (self.current is None or self.current.state.phase is not Phase.OPEN or self._all_final()):
-            due_s = self._world.queue.now_s + self._world.settings.look_s
+            due_s = self._world.queue.now_s + self._world.settings.pause_s
             if self._timer is None or self._timer.call is None or self._timer.at_s > due_s:
-                self._look_in(self._world.settings.look_s)
+                self._look_in(self._world.settings.pause_s)
 
     def _all_final(self) -> bool:
         assert self.current is not None
@@ -232,7 +233,7 @@ class Leader:
     def _open(self) -> float | None:
         world, state = self._world, self._world.records.state
         if world.done:
-            return world.settings.look_s * 100
+            return world.settings.pause_s * 100
         opening = next_opening(state)
         if opening.do == "pause":
             world.records.append(Paused(opening.code, opening.evidence), opening.reason)
@@ -260,9 +261,12 @@ class Leader:
         assert current is not None
         now_s, state = world.queue.now_s, world.records.state
         current.follow(state, lambda: world.coldkeys)
-        world.hear_all(all_news=current.state.phase is Phase.OPEN)
         before = current.state.phase
-        facts = facts_of(current, state, self.members, now_s)
+        taking = before in (Phase.OPEN, Phase.CLOSING)
+        if taking:
+            world.hear_all(all_news=before is Phase.OPEN)
+        # After the freeze the machine asks nothing about members.
+        facts = facts_of(current, state, self.members if taking else self._nobody, now_s)
         decision = core.tick(current.state, facts, now_s, current.policy)
         current.state = decision.state
         if current.state.phase is not before:
@@ -275,7 +279,7 @@ class Leader:
         """Until the next look: the phase's own time, the predicted closing, or the real leader's pause."""
         world, current = self._world, self.current
         assert current is not None
-        now_s, look_s = world.queue.now_s, world.settings.look_s
+        now_s, look_s = world.queue.now_s, world.settings.pause_s
         until_s = now_s + 10 * look_s if decision.until_s is None else decision.until_s
         if current.state.phase is Phase.OPEN:
             rate = world.training_rate()
@@ -321,7 +325,7 @@ class Leader:
         else:
             assert decision.action is Action.END
             self._end(current)
-        return world.settings.look_s if self._busy else None
+        return world.settings.pause_s if self._busy else None
 
     def _append(self, data: EntryData, reason: str) -> None:
         """An entry that the round can't go on without."""

@@ -203,11 +203,8 @@ class Miner:
         head = self._world.head
         size_bytes = self._world.sizes.to_head(held, head)
 
-        def done() -> None:
-            self.later(0.0, lambda: then(head))
-
-        def begin(_: None) -> None:
-            self.machine.down.send(size_bytes, done)
+        def begin(_: object) -> None:
+            self.machine.down.send(size_bytes, lambda: then(head))
 
         self._world.ask_storage(self, begin)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from common import timeouts
 from common.codec.container import encoded_size
-from common.codec.params import delta_params, update_params
+from common.codec.params import CodecParams, delta_params, update_params
 from common.errors import OperatorError
 from common.model.layout import run_layouts
 from common.model.presets import preset
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, Sha256
+from validator.members import MAX_MEMBERS
 from validator.simulator.scenario import Fault
 from validator.simulator.traces import Trace
-from validator.up.defaults import Choices, make_spec
+from validator.up.defaults import DEFAULT_PRESET, Choices, make_spec
 
 NO_DATA = Sha256("0" * 64)
 MAX_MINERS = 100_000
@@ -50,7 +51,7 @@ class Settings:
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     trace: Trace | None = None
-    preset: str = "1b"
+    preset: str = DEFAULT_PRESET
     """Whose sizes travel and whose round policy holds."""
     dimension: int = 4096
     """Values of the vector that is trained in place of the model."""
@@ -71,8 +72,8 @@ class Settings:
     """The most that the storage gives one transfer."""
     merge_s: float = -1.0
     """See ``Pace``; negative: the preset's."""
-    look_s: float = timeouts.LEADER_LOOK_S
-    """Pause between two looks of the leader."""
+    look_s: float = 0.0
+    """Pause between two looks of the leader; 0: the real one's, and longer with more miners than a subnet has."""
     steps: int = 0
     """Inner steps of a round for one miner; 0: the preset's."""
     drip_s: float = -1.0
@@ -88,9 +89,9 @@ class Settings:
         _within("rounds", self.rounds, 1, 1_000_000)
         _within("seed", self.seed, 0, 2**62)
         _within("dimension", self.dimension, 1, MAX_DIMENSION)
-        for name in ("up_mbit", "down_mbit", "storage_mbit", "look_s"):
+        for name in ("up_mbit", "down_mbit", "storage_mbit"):
             _within(name, getattr(self, name), 1e-3, 1e6)
-        for name in ("boot_s", "notice_s", "latency_s", "storage_latency_s"):
+        for name in ("look_s", "boot_s", "notice_s", "latency_s", "storage_latency_s"):
             _within(name, getattr(self, name), 0, 1e6)
         _within("speed_spread", self.speed_spread, 0, 2)
         _within("density", self.density, 0, 4096)
@@ -100,6 +101,11 @@ class Settings:
         """The preset's, with what was said otherwise."""
         usual = PACES[self.preset]
         return Pace(self.tokens_per_s or usual.tokens_per_s, usual.merge_s if self.merge_s < 0 else self.merge_s)
+
+    @property
+    def pause_s(self) -> float:
+        """Between two looks of the leader."""
+        return self.look_s or timeouts.LEADER_LOOK_S * max(1.0, self.miners / MAX_MEMBERS)
 
     @property
     def judge_s(self) -> float:
@@ -137,6 +143,7 @@ class Sizes:
     values: int
     """Parameters of the real model."""
     dimension: int
+    _known: dict[CodecParams, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: RunSpec, model: str, dimension: int) -> Sizes:
@@ -144,12 +151,18 @@ class Sizes:
 
     def delta(self, base: Revision) -> tuple[int, int]:
         """Of a delta on ``base``: the real one, and that of the trained vector."""
-        params = delta_params(self.spec.codec, base)
-        return encoded_size(self.values, params), encoded_size(self.dimension, params)
+        return self._pair(delta_params(self.spec.codec, base))
 
     def update(self, revision: Revision) -> int:
         """Of the update that made ``revision``."""
-        return encoded_size(self.values, update_params(self.spec.codec, revision - 1))
+        return self._pair(update_params(self.spec.codec, Revision(revision - 1)))[0]
+
+    def _pair(self, params: CodecParams) -> tuple[int, int]:
+        known = self._known.get(params)
+        if known is None:
+            known = encoded_size(self.values, params), encoded_size(self.dimension, params)
+            self._known[params] = known
+        return known
 
     @property
     def snapshot(self) -> int:

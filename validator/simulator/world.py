@@ -11,9 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from common import timeouts
 from common.codec.params import F32
-from common.errors import Rejected, Retryable
 from common.identity import KeypairSigner
 from common.merge.outer import OuterState
 from common.model.init import init_vector
@@ -30,6 +28,7 @@ from validator.simulator.events import Queue
 from validator.simulator.leader import Leader
 from validator.simulator.links import Link
 from validator.simulator.machines import Machine, Mode, Power
+from validator.simulator.messages import Answer, Request
 from validator.simulator.miner import Miner
 from validator.simulator.quadratic import Quadratic
 from validator.simulator.records import BucketRecords, FastRecords, Records, fake_hotkey
@@ -177,65 +176,13 @@ class World:
 
     # Messages.
 
-    def ask_leader(
-        self,
-        miner: Miner,
-        serve: Callable[[], object],
-        then: Callable[[object], None],
-        refused: Callable[[object], None],
-    ) -> None:
+    def ask_leader(self, miner: Miner, serve: Callable[[], object], then: Answer, refused: Answer) -> None:
         """A request to the leader, until it is answered."""
+        Request(self, miner, serve, then, refused, to_leader=True).send()
 
-        def heard() -> bool:
-            """Whether the leader answers, and takes the request's stamp for a new one; if not, it tells the time."""
-            if not self.leader.listening:
-                return False
-            age_s = (self.queue.wall_ns() - miner.time.wall_ns()) / 1e9
-            if -timeouts.NONCE_SKEW_S <= age_s <= timeouts.NONCE_MAX_AGE_S:
-                return True
-            miner.time.observe(self.queue.wall_ns(), 2 * self.settings.latency_s)
-            return False
-
-        self._ask(miner, serve, then, refused, heard, self.settings.latency_s)
-
-    def ask_storage(self, miner: Miner, then: Callable[[None], None]) -> None:
+    def ask_storage(self, miner: Miner, then: Answer) -> None:
         """A request to the storage, until it is answered."""
-
-        def answered(_: object) -> None:
-            then(None)
-
-        self._ask(miner, self.storage.check, answered, answered, lambda: True, self.storage.latency_s)
-
-    def _ask(
-        self,
-        miner: Miner,
-        serve: Callable[[], object],
-        then: Callable[[object], None],
-        refused: Callable[[object], None],
-        there: Callable[[], bool],
-        latency_s: float,
-        failures: int = 0,
-    ) -> None:
-        def again(asked_s: float = 0.0) -> None:
-            step_s = min(timeouts.RETRY_MOST_S, timeouts.RETRY_FIRST_S * 2.0 ** min(failures, 10))
-            wait_s = max(asked_s, step_s * (0.5 + 0.5 * self.dice.random()))
-            miner.later(wait_s, lambda: self._ask(miner, serve, then, refused, there, latency_s, failures + 1))
-
-        def arrive() -> None:
-            if not (miner.machine.reachable and there()):
-                return again()
-            answer, reply = then, None
-            try:
-                reply = serve()
-            except Retryable as fault:
-                return again(fault.retry_after_s or 0.0)
-            except Rejected as refusal:
-                answer, reply = refused, refusal
-            if miner.misdeeds.take("lost_reply") is not None:
-                return again()
-            miner.later(latency_s, lambda: answer(reply))
-
-        miner.later(latency_s, arrive)
+        Request(self, miner, self.storage.check, then, then, to_leader=False).send()
 
     def news(self) -> None:
         """The log has news: each miner hears of it with its next heartbeat."""
