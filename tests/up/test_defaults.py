@@ -35,7 +35,8 @@ def test_the_demos_figures() -> None:
     spec = spec_of()
     assert spec.round.target_tokens == 4 * 60 * 8 * 128
     assert spec.round.quorum_tokens == spec.round.target_tokens // 4
-    assert [spec.codec.delta_density(revision) for revision in (0, 1, 2, 9)] == [4096, 1024, 512, 512]
+    assert [spec.codec.delta_density(revision) for revision in (0, 1, 2, 3, 9)] == [4096, 4096, 2048, 1024, 512]
+    assert (spec.inner.steps_schedule, spec.inner.decay_steps) == ((60,), 12 * 60)
     assert (spec.outer.lr, spec.outer.momentum) == (1.0, 0.0)
 
 
