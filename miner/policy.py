@@ -68,6 +68,8 @@ class Facts:
     """The leader's newest word on the open round."""
     freeze_in_s: float | None
     """Until uploads must be there, by the leader's word."""
+    idle: bool
+    """The leader has said several times that no round is open."""
 
     ready: bool
     """The dataset is there."""
@@ -205,6 +207,8 @@ def _go_on(facts: Facts, overlap: bool) -> tuple[Move, str]:
         return Move.REST, _why_not_begun(facts)
     if facts.sated:
         return Move.REST, "enough is trained ahead; waiting for a revision"
+    if facts.idle and facts.open_round is None:
+        return Move.REST, "the leader opens no round"
     if overlap:
         return Move.TRAIN, _what_for(facts)
     if facts.making == "final" or facts.newest == "final":

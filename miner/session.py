@@ -69,6 +69,8 @@ class Session:
         self.stream: RoundId | None = None
         """The round whose samples are trained on."""
         self.reply: HeartbeatReply | None = None
+        self.roundless = 0
+        """How many of the newest answers, one after the other, knew of no round."""
         self.heard_s = 0.0
         """When it came, on the monotonic clock."""
         self.making: Made | None = None
@@ -131,6 +133,7 @@ class Session:
         """Take in the leader's answer."""
         before, self.reply = self.reply, reply
         self.heard_s = self.context.clock.monotonic_s()
+        self.roundless = 0 if reply.round else self.roundless + 1
         if before is not None and before.instance != reply.instance:
             logger.info("another leading process answers; announcing again what is not settled")
             self.desk.reopen()

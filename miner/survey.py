@@ -16,6 +16,9 @@ from miner.policy import Facts, Made, Order
 if TYPE_CHECKING:
     from miner.session import Session
 
+IDLE_REPLIES = 3
+"""Answers without a round: one may be given between two rounds."""
+
 
 def survey(session: Session) -> Facts:
     """What ``policy.decide`` wants to know."""
@@ -32,6 +35,7 @@ def survey(session: Session) -> Facts:
         behind=session.reply is not None and session.reply.next_seq > state.next_seq,
         order=_order(session),
         freeze_in_s=_freeze_in_s(session, now_s),
+        idle=session.roundless >= IDLE_REPLIES,
         ready=session.dataset is not None,
         fetching=Job.FETCH in session.jobs,
         held=session.held.revision if session.held else None,

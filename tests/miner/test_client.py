@@ -78,7 +78,7 @@ def reply(server_ns: int) -> HeartbeatReply:
 def beat(seq: int = 1) -> Heartbeat:
     return Heartbeat(
         session="cd" * 8, seq=seq, phase=Phase.TRAINING, round=None, revision=None, weights_sha256=None,
-        round_tokens=0, round_steps=0, tokens_per_s=0.0, loss=None,
+        round_tokens=0, round_steps=0, ahead_tokens=0, tokens_per_s=0.0, loss=None,
         counters=Counters(tokens=0, training_s=0.0, online_s=0.0), upload=None, note="",
     )  # fmt: skip
 

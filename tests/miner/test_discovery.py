@@ -19,7 +19,7 @@ from common.errors import BrigadeError, Fatal, Rejected, Retryable
 from common.runlog.reader import LogReader, load_run
 from common.store.memory import MemoryStore
 from common.store.reader import HttpReader, StoreReader
-from common.units import Coldkey, Hotkey, Sha256
+from common.units import Coldkey, Hotkey, Revision, Sha256
 from miner.discovery import LeaderLink, find_seat
 from miner.follow import catch_up
 from tests.miner.leader import MINER, NETUID, Leader, register
@@ -208,5 +208,7 @@ def test_following_the_log_in_steps_sees_what_reading_it_whole_sees() -> None:
         view = catch_up(log, MINER.hotkey, view)
     assert view == catch_up(LogReader(world.reader, world.spec), MINER.hotkey, None)
     assert view is not None
-    assert [m.decision for m in view.planned.values()] == ["accepted"] * 4
-    assert [view.committed(round_id) for round_id in view.planned] == [True, False, True, True]
+    assert [[m.decision for m in members] for members in view.planned.values()] == [["accepted"]] * 4
+    plans = view.plans(Revision(0), view.state.head)
+    assert [(plan.base_revision, plan.revision) for plan in plans] == [(0, 1), (1, 2), (2, 3)]
+    assert [plan.members[0].round for plan in plans] == [0, 2, 3], "the plan of the aborted round says nothing"

@@ -23,6 +23,7 @@ READY = Facts(
     behind=False,
     order="train",
     freeze_in_s=100.0,
+    idle=False,
     ready=True,
     fetching=False,
     held=Revision(2),
@@ -75,6 +76,8 @@ DRAINING = replace(WORKING, draining=True)
         (replace(WORKING, order="wait", frozen=True), Move.TRAIN),
         (replace(WORKING, open_round=None, open_base=None), Move.TRAIN),
         (replace(WORKING, sated=True), Move.REST),
+        (replace(WORKING, open_round=None, open_base=None, idle=True), Move.REST),
+        (replace(WORKING, idle=True), Move.TRAIN),
         (replace(WORKING, stream=RoundId(4)), Move.RESTREAM),
         (replace(WORKING, stream=RoundId(4), frozen=True), Move.TRAIN),
         (NEXT, Move.SYNC),
@@ -158,6 +161,7 @@ any_facts = st.builds(
     behind=st.booleans(),
     order=st.sampled_from(["train", "submit", "wait", None]),
     freeze_in_s=maybe_s,
+    idle=st.booleans(),
     ready=st.booleans(),
     fetching=st.booleans(),
     held=maybe_revision,
@@ -203,7 +207,8 @@ def test_rules_that_hold_whatever_is_known(facts: Facts, overlap: bool) -> None:
     if move is Move.LEAVE:
         assert facts.draining
     if overlap and facts.base is not None and not facts.draining:
-        assert move is not Move.REST or facts.sated, "training does not stop"
+        wanted = not facts.sated and not (facts.idle and facts.open_round is None)
+        assert move is not Move.REST or not wanted, "training does not stop while it can be of use"
 
 
 def test_deadlines_follow_the_spec_and_the_notice() -> None:
