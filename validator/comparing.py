@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from common.codec.container import decode_stream
 from common.codec.many import decode_many
-from common.codec.params import CodecParams
+from common.codec.params import F32, CodecParams
 from common.errors import Rejected
 from common.merge.group import GroupStats, GroupStatsBuilder
 from common.records import Receipt
@@ -47,6 +49,14 @@ def compare(sources: Sequence[Source], count: int, seed: int) -> GroupStats | Un
         found = _one(builder, first, batch[0], count) if len(batch) == 1 else _many(builder, first, batch, count)
         if found is not None:
             return found
+    return builder.finish()
+
+
+def compare_values(values: Sequence[F32], count: int, seed: int) -> GroupStats:
+    """The same figures on deltas of ``count`` values that were decoded already."""
+    builder = GroupStatsBuilder(len(values), count, seed)
+    if values:
+        builder.add(0, 0, np.stack(values))
     return builder.finish()
 
 

@@ -14,19 +14,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from common.codec.params import delta_params
+from common.codec.params import F32, delta_params
 from common.merge.gates import Accepted, Candidate, Decision, decide
 from common.merge.group import GroupStats
 from common.runlog.entries import PlanMember
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, ShardId
-from validator.comparing import Source, Unreadable, compare, seed_of
+from validator.comparing import Source, Unreadable, compare, compare_values, seed_of
 from validator.judgement import Judgement, Merged, judgement
 from validator.round.tokens import Seen, Terms, validated_tokens
 from validator.submissions import Standing, Submission
 
 ReadDelta = Callable[[Submission], bytes]
 """The bytes of a checked delta. Raises ``Rejected`` for a delta that is not what was announced, else ``Retryable``."""
+ValuesOf = Callable[[Submission], F32]
+"""What a checked delta decodes to."""
 MAX_REASON = 300
 Verb = Literal["accepted", "rejected", "deferred"]
 
@@ -92,12 +94,15 @@ def judge(
     counts: Mapping[ShardId, int],
     read: ReadDelta,
     terms: Terms,
+    values_of: ValuesOf | None = None,
 ) -> Judgement:
     """Judge all entrants of a round on ``base``; ``counts`` gives each shard's number of values.
 
+    ``values_of`` is for whoever has the deltas decoded already.
+
     Raises ``Retryable`` when ``read`` does: then nothing was decided.
     """
-    gates = _Gates(spec, base, merged, read, terms)
+    gates = _Gates(spec, base, merged, read, terms, values_of)
     members: list[PlanMember] = []
     for shard in sorted({entrant.standing.order[0] for entrant in entrants}):
         own = [entrant for entrant in entrants if entrant.standing.order[0] == shard]
@@ -129,6 +134,7 @@ class _Gates:
     merged: Merged
     read: ReadDelta
     terms: Terms
+    values_of: ValuesOf | None
 
     def judge_shard(self, entrants: Sequence[Entrant], count: int) -> list[PlanMember]:
         runners, members = [], []
@@ -151,8 +157,11 @@ class _Gates:
     def _compare(self, runners: Sequence[_Runner], count: int) -> GroupStats | Unreadable:
         params = {base: delta_params(self.spec.codec, base) for base in {runner.base for runner in runners}}
         submissions = [_submission(runner) for runner in runners]
+        seed = seed_of([submission.receipt for submission in submissions])
+        if self.values_of is not None:
+            return compare_values([self.values_of(submission) for submission in submissions], count, seed)
         sources = [Source(params[s.manifest.base_revision], partial(self.read, s)) for s in submissions]
-        return compare(sources, count, seed_of([submission.receipt for submission in submissions]))
+        return compare(sources, count, seed)
 
     def _decide(self, runners: Sequence[_Runner], stats: GroupStats) -> tuple[Decision, ...]:
         arrivals = [_arrival(_submission(runner)) for runner in runners]

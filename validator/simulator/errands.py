@@ -88,7 +88,11 @@ class Errand:
             self._world.kill(self._miner, kind)
 
     def _sent(self) -> None:
-        if not self.ended:
+        if self.ended:
+            return
+        if self._world.storage.healthy:
+            self._put(None)
+        else:
             self._world.ask_storage(self._miner, self._guarded(self._put))
 
     def _put(self, _: object) -> None:

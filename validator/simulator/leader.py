@@ -370,8 +370,9 @@ class Leader:
         terms = self.members.terms(
             world.spec, base, current.state.round, now_s, len({entrant.hotkey for entrant in entrants})
         )
-        read = (lambda found: world.offer_of(found).body) if world.fast else self._read
-        current.judgement = judge(world.spec, base, state.merged, entrants, {SHARD: world.count}, read, terms)
+        known = (lambda found: world.offer_of(found).sent) if world.fast else None
+        counts = {SHARD: world.count}
+        current.judgement = judge(world.spec, base, state.merged, entrants, counts, self._read, terms, known)
 
     def _entrant(self, standing: Standing) -> Entrant:
         _, hotkey, _ = standing.order

@@ -20,6 +20,11 @@ class Storage:
         """Of requests that are answered with 429 or 503."""
         self._dice = random.Random(seed)
 
+    @property
+    def healthy(self) -> bool:
+        """Whether every request is answered at once."""
+        return not self.down and self.refused_share == 0
+
     def check(self) -> None:
         """One request. Raises ``Retryable``."""
         if self.down:
