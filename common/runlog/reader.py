@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from common import keys
-from common.errors import Rejected
+from common.errors import Rejected, Retryable
 from common.runlog.casput import MAX_READ_BYTES, OVERSIZED, is_oversized
 from common.runlog.entries import Genesis, decode_entry
 from common.runlog.replay import Step, apply, begin
@@ -18,6 +18,8 @@ from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.port import ObjectMissing, ObjectReader
 from common.units import Sha256
 
+MOST_READS = 5
+"""Of a slot that counts for nothing, until two agree."""
 ReadSlot = Callable[[int], bytes | None]
 """The bytes of a slot, or None when nothing was written there yet."""
 
@@ -61,15 +63,46 @@ def fetch_slot(reader: ObjectReader, run: str, seq: int) -> bytes | None:
 def walk(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> Iterator[Step]:
     """One step for each slot from ``state`` on, until one is free."""
     if state is None:
-        first = read_slot(0)
-        if first is None:
-            raise _no_genesis(spec.run)
-        state = begin(spec, first)
+        state, first = _beginning(spec, read_slot)
         yield Step(state, decode_entry(first, spec.run), None)
     while (slot := read_slot(state.next_seq)) is not None:
-        step = apply(state, slot)
+        step = step_of(state, slot, read_slot)
         state = step.state
         yield step
+
+
+def _beginning(spec: RunSpec, read_slot: ReadSlot) -> tuple[RunState, bytes]:
+    """The state after the genesis, and its bytes; what is none is read again, as in ``step_of``."""
+    first = read_slot(0)
+    for _ in range(MOST_READS):
+        if first is None:
+            raise _no_genesis(spec.run)
+        try:
+            return begin(spec, first), first
+        except Rejected:
+            again = read_slot(0)
+            if again == first:
+                raise
+            first = again
+    raise _unsteady(0)
+
+
+def step_of(state: RunState, slot: bytes, read_slot: ReadSlot) -> Step:
+    """The step that the bytes of the next slot are.
+
+    Bytes that count for nothing are read again first: no hash in the key proves them, and whoever takes what was
+    damaged on its way for the slot's own bytes is lost to the log for good, since every later entry names others.
+    Raises ``Retryable`` when a slot reads differently each time.
+    """
+    for _ in range(MOST_READS):
+        step = apply(state, slot)
+        if step.void is None:
+            return step
+        again = read_slot(state.next_seq)
+        if again == slot:
+            return step
+        slot = slot if again is None else again
+    raise _unsteady(state.next_seq)
 
 
 def catch_up(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> RunState:
@@ -108,3 +141,7 @@ def spec_hash_of_log(reader: ObjectReader, run: str) -> Sha256:
 
 def _no_genesis(run: str) -> Rejected:
     return Rejected("no_genesis", f"run {run} has no log here: its owner starts it with `brigade run create`")
+
+
+def _unsteady(seq: int) -> Retryable:
+    return Retryable(f"slot {seq} of the log reads differently each time: the line to the storage is bad")

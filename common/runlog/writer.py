@@ -20,7 +20,7 @@ from common.errors import Rejected, Retryable
 from common.identity import Signer
 from common.runlog.casput import Patience, put_once, read_now
 from common.runlog.entries import NO_PREVIOUS, Draft, EntryData, Genesis, encode_entry
-from common.runlog.reader import catch_up
+from common.runlog.reader import catch_up, step_of
 from common.runlog.replay import apply, begin
 from common.runlog.state import RunState
 from common.spec import RunSpec
@@ -85,7 +85,9 @@ class LogWriter:
             holder = put_once(self._store, self._key(state.next_seq), slot, None, self._patience)
             if holder.mine:
                 return step.state
-            theirs = apply(state, holder.body)
+            theirs = step_of(state, holder.body, self._read_slot)
+            if theirs.state.head_sha256 == step.state.head_sha256:
+                return theirs.state  # ours after all: what was read first had been damaged on its way
             if theirs.void is None:
                 raise LostSlot(state.next_seq, self.catch_up(theirs.state))
             state = theirs.state
