@@ -111,7 +111,7 @@ class Line:
                 continue
             fate: Exception | None = None
             if pump.is_up:
-                await self._answer(pump, block)
+                self._answer(pump, block)
             else:
                 fate = self._reply(block)
             if fate is None:
@@ -149,14 +149,17 @@ class Line:
             raise _Cut
         return pump.swallowed
 
-    async def _answer(self, pump: _Pump, block: bytes) -> None:
+    def _answer(self, pump: _Pump, block: bytes) -> None:
         """Answer the request that begins here if an answer is meant for it; then the connection ends."""
         found = _REQUEST.match(block) if self._awaits_request else None
         if found is None:
             return
         self._awaits_request = False
         method, path = found[1].decode(), found[2].decode("latin-1")
-        self._counters.uploads += method == "PUT"
+        if method == "PUT":
+            self._counters.uploads += 1
+            if self._faults.upload_flips:
+                pump.flip_at = pump.seen_bytes + self._faults.upload_flips.pop(0)
         answer = next((one for one in self._faults.answers if one.meets(method, path)), None)
         if answer is not None:
             if answer.left is not None:

@@ -145,6 +145,10 @@ class FaultProxy:
         """Invert the byte at this place of what the client sends, on one new connection for each number."""
         self._faults.up_flips[:] = at_bytes
 
+    def corrupt_uploads(self, *at_bytes: int) -> None:
+        """Invert the byte at this place of a PUT, its head included, in one PUT for each number."""
+        self._faults.upload_flips[:] = at_bytes
+
     def corrupt_replies(self, *at_bytes: int) -> None:
         """Invert the byte at this place of what the target sends, on one new connection for each number."""
         self._faults.down_flips[:] = at_bytes

@@ -46,6 +46,7 @@ class Faults:
     lost_replies: int = 0
     up_cuts: list[int] = field(default_factory=list)
     down_cuts: list[int] = field(default_factory=list)
+    upload_flips: list[int] = field(default_factory=list)
     up_flips: list[int] = field(default_factory=list)
     down_flips: list[int] = field(default_factory=list)
 

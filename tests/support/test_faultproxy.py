@@ -238,6 +238,15 @@ def test_one_byte_is_corrupted_in_the_direction_asked_for(proxy: FaultProxy, ser
     assert put(proxy).data == BODY
 
 
+def test_one_byte_of_an_upload_is_corrupted(proxy: FaultProxy, server: ScriptedServer) -> None:
+    proxy.corrupt_uploads(100_000)
+    urllib3.request("GET", proxy.endpoint, retries=False)
+    put(proxy)
+    put(proxy)
+    assert [_differing(request.body, BODY) for request in server.requests[1:]] == [1, 0]
+    assert proxy.counters.uploads == 2
+
+
 def test_a_schedule_changes_the_faults(proxy: FaultProxy) -> None:
     order: list[str] = []
     done = threading.Event()
