@@ -20,13 +20,14 @@ from common.data.corpus import stdlib_corpus
 from common.data.index import INDEX_NAME
 from common.data.prepare import prepare
 from common.data.tokenizer import tokenizer_named
-from scripts.benches.learning_arms import ARMS, Arm, Job, Result, run_job
+from scripts.benches.learning_arms import ARMS, Arm, Job, Kind, Result, run_job
 from scripts.benches.learning_report import plot, table
 from scripts.benches.learning_store import Store
 
-RATES = (2e-3, 4e-3, 8e-3)
+RATES: dict[Kind, tuple[float, ...]] = {"adamw": (2e-3, 4e-3, 8e-3), "muon": (4e-3, 8e-3, 1.6e-2)}
 SEEDS = (0, 1, 2)
 STEPS = 180
+ROUND_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,12 @@ class Settings:
     rates: tuple[float, ...]
     seeds: tuple[int, ...]
     steps: int
+    kind: Kind
+    round_steps: int
     processes: int
+
+    def job(self, arm: Arm, seed: int, rate: float) -> Job:
+        return Job(arm, seed, rate, self.steps, self.kind, self.round_steps)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -46,7 +52,9 @@ def main(arguments: Sequence[str]) -> None:
     names = parsed.arms or [arm.name for arm in ARMS]
     twins = [arm.rate_of for arm in ARMS if arm.name in names]
     arms = tuple(arm for arm in ARMS if arm.name in [*names, *twins])
-    settings = Settings(arms, tuple(parsed.rates), tuple(parsed.seeds), parsed.steps, parsed.processes)
+    kind: Kind = parsed.kind
+    rates, seeds = tuple(parsed.rates or RATES[kind]), tuple(parsed.seeds)
+    settings = Settings(arms, rates, seeds, parsed.steps, kind, parsed.round_steps, parsed.processes)
     out: Path = parsed.out or Path(tempfile.mkdtemp(prefix="brigade-learning-"))
     out.mkdir(parents=True, exist_ok=True)
     store = Store(out / "learning.json")
@@ -60,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("scripts/bench learning", description=__doc__)
     parser.add_argument("--out", type=Path, help="folder for figures and plot; a new one below the temporary folder")
     parser.add_argument("--steps", type=int, default=STEPS, help="sequential steps of every run")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates to choose from")
+    parser.add_argument("--round-steps", type=int, default=ROUND_STEPS, help="inner steps of a round")
+    parser.add_argument("--kind", choices=list(RATES), default="muon", help="inner optimizer of every side")
+    parser.add_argument("--rates", type=float, nargs="+", help="learning rates to choose from")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--processes", type=int, default=2, help="runs side by side, each on one core")
     parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in ARMS], help="only these sides")
@@ -102,18 +112,18 @@ def _wanted(settings: Settings, results: dict[Job, Result]) -> Iterable[Job]:
     first = settings.seeds[0]
     for arm in settings.arms:
         if not arm.rate_of:
-            yield from (Job(arm, first, rate, settings.steps) for rate in settings.rates)
+            yield from (settings.job(arm, first, rate) for rate in settings.rates)
     for arm in settings.arms:
         rate = best_rate(arm, settings, results)
         rest = settings.seeds if arm.rate_of else settings.seeds[1:]
         if rate is not None:
-            yield from (Job(arm, seed, rate, settings.steps) for seed in rest)
+            yield from (settings.job(arm, seed, rate) for seed in rest)
 
 
 def best_rate(arm: Arm, settings: Settings, results: dict[Job, Result]) -> float | None:
     """The tuned rate of the arm, or of its twin; None while it is not known."""
     tuned = next((other for other in settings.arms if other.name == arm.rate_of), arm)
-    jobs = [Job(tuned, settings.seeds[0], rate, settings.steps) for rate in settings.rates]
+    jobs = [settings.job(tuned, settings.seeds[0], rate) for rate in settings.rates]
     if any(job not in results for job in jobs):
         return None
     return min(jobs, key=lambda job: results[job].loss).rate

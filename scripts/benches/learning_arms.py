@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,12 +32,14 @@ from miner.trainer import Trainer
 from scripts.benches.learning_engine import Churn, Run, Tally
 from validator.up.defaults import Choices, make_spec
 
+Kind = Literal["adamw", "muon"]
 MINERS = 8
 PRESET = "nano"
 LAG_SHARE = 0.1
 """A round's upload and merge take a tenth of the round, during which miners go on training."""
-CHURN = Churn(life=150, away=30, slow_share=0.2, late_share=0.1, drip=5)
-"""A machine lives for about five rounds and is gone for one; one in five is at half speed, one delta in ten late."""
+CHURN = Churn(life=100, away=20, slow_share=0.2, late_share=0.1, drip=3)
+"""In rounds of 10 steps: a machine lives for ten and is gone for two; one in five is at half speed, one delta in ten
+late; what a machine has done is safe three times a round."""
 CURVE_SEQUENCES, FINAL_SEQUENCES = 32, 192
 CURVE_POINTS = 12
 
@@ -73,6 +76,10 @@ class Job:
     rate: float
     steps: int
     """Sequential steps of one machine; the learning rate has fallen when they are over."""
+    kind: Kind
+    """The inner optimizer."""
+    round_steps: int
+    """Inner steps of a round."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,12 @@ class Result:
 
 
 def spec_of(job: Job, dataset: Dataset) -> RunSpec:
-    """The defaults' run of eight miners, with the job's rate and length."""
-    choices = Choices(run="bench", preset=PRESET, seed=job.seed, miners=MINERS, codec=job.arm.codec)
+    """The defaults' run of eight miners, with the job's optimizer, rate and lengths."""
+    choices = Choices("bench", PRESET, job.seed, MINERS, codec=job.arm.codec, steps=job.round_steps)
     owner = KeypairSigner.from_uri("//Owner").hotkey
     spec = make_spec(choices, 1, owner, (owner,), dataset.id, dataset.index.tokenizer)
     warmup = min(spec.inner.warmup_steps, job.steps // 8)
-    inner = dataclasses.replace(spec.inner, lr=job.rate, warmup_steps=warmup, decay_steps=job.steps)
+    inner = dataclasses.replace(spec.inner, kind=job.kind, lr=job.rate, warmup_steps=warmup, decay_steps=job.steps)
     return dataclasses.replace(spec, inner=inner)
 
 
