@@ -14,7 +14,7 @@ from common.errors import Rejected
 from common.model.layout import Vector
 from common.runlog.materialise import ShardWeights, advance, materialise
 from common.runlog.state import RunState
-from common.store.port import ObjectReader
+from common.store.port import StartReader
 from common.units import Revision, Sha256, ShardId
 
 SHARD = ShardId(0)
@@ -34,7 +34,7 @@ class Held:
         return self.shard.weights
 
 
-def bring_to_head(reader: ObjectReader, state: RunState, held: Held | None) -> Held:
+def bring_to_head(reader: StartReader, state: RunState, held: Held | None) -> Held:
     """The head's weights, from those held if they are an ancestor's. Blocks.
 
     Raises ``Rejected('revision_unavailable')`` and ``Retryable``.
@@ -50,7 +50,7 @@ def bring_to_head(reader: ObjectReader, state: RunState, held: Held | None) -> H
     return Held(state.head, state.head_node.sha256, built.shards[0])
 
 
-def _advanced(reader: ObjectReader, state: RunState, held: Held) -> Held:
+def _advanced(reader: StartReader, state: RunState, held: Held) -> Held:
     path = state.lineage(state.head)
     start = next((i for i, node in enumerate(path) if node.sha256 == held.sha256), None)
     if start is None or path[start].revision != held.revision:

@@ -307,7 +307,5 @@ def _tell(outcome: Settlement, revision: Revision) -> None:
     for alarm in outcome.alarms:
         logger.bind(event="alarm").error("{}", alarm)
     size = norm(outcome.standing.account.residual)
-    said = "; ".join(outcome.reasons) or "no plan named this miner; all of its work goes on"
-    logger.bind(event="settled", revision=revision, residual_norm=size).info(
-        "on revision {}: {}; residual norm {:.4g}", revision, said, size
-    )
+    said = "; ".join(outcome.reasons) or f"revision {revision}: no plan named this miner; all of its work goes on"
+    logger.bind(event="settled", revision=revision, residual_norm=size).info("{}; residual norm {:.4g}", said, size)

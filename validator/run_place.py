@@ -18,7 +18,7 @@ from common.ports import is_free
 from common.runlog.reader import load_run, spec_hash_of_log
 from common.spec import RunSpec
 from common.store.config import StorageConfig, load_config
-from common.store.port import ObjectReader, ObjectStore
+from common.store.port import ObjectStore, StartReader
 from common.store.reader import HttpReader, StoreReader
 from common.store.s3 import S3Store
 from common.store.seaweed import SeaweedServer
@@ -51,7 +51,7 @@ class Place:
     """A run within reach."""
 
     run: str
-    reader: ObjectReader
+    reader: StartReader
     store: ObjectStore | None
     """With keys: None where the bucket can only be read."""
     spec_sha256: Sha256 | None

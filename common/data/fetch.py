@@ -15,12 +15,12 @@ from common import keys
 from common.data.dataset import Dataset, open_dataset
 from common.data.index import INDEX_NAME, MAX_INDEX_BYTES, require_index
 from common.errors import SetupError
-from common.store.port import ObjectReader
+from common.store.port import StartReader
 from common.units import Sha256, format_bytes
 
 
-class FileReader(ObjectReader, Protocol):
-    """An ``ObjectReader`` that can also write into files."""
+class FileReader(StartReader, Protocol):
+    """A ``StartReader`` that can also write into files."""
 
     def fetch_file(
         self, key: str, path: Path, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None

@@ -75,6 +75,24 @@ def decode_snapshot(spec: ModelSpec, shard: ShardLayers, data: bytes | memoryvie
     raise Rejected("bad_snapshot", _why_no_header(view, shard))
 
 
+def weights_start_bytes(spec: ModelSpec, shard: ShardLayers) -> int:
+    """Size of the start of a snapshot without momentum that holds the weights and all before them."""
+    layout = layout_of(spec, shard)
+    return len(_header(layout, False, True)) + 4 * layout.total
+
+
+def decode_weights(spec: ModelSpec, shard: ShardLayers, start: bytes | memoryview) -> Vector:
+    """The weights from the first ``weights_start_bytes`` of a snapshot with a residual and no momentum.
+
+    Raises ``Rejected('bad_snapshot')``; the vector shares memory with ``start``, read-only.
+    """
+    layout = layout_of(spec, shard)
+    view, header = memoryview(start).cast("B").toreadonly(), _header(layout, False, True)
+    if bytes(view[: len(header)]) != header:
+        raise Rejected("bad_snapshot", _why_no_header(view, shard))
+    return _vectors(view[len(header) :], layout, 1)[0]
+
+
 def _header(layout: Layout, momentum: bool, residual: bool) -> bytes:
     shapes: dict[str, Shape] = {slot.name: slot.shape for slot in layout.slots}
     if momentum:

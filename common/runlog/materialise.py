@@ -1,14 +1,16 @@
 """The weights of a revision, from the nearest snapshot and the updates after it, with every hash proved.
 
 This is how a miner joins and how a revision is exported. It needs only objects that anyone may read: snapshots and
-updates, not deltas. Invariant: what is returned has the weights hash that the log committed. A snapshot that is
-missing or wrong falls back to an earlier one, an update that is missing to the parent revision; both are said.
+updates, not deltas; and of a snapshot only the weights, unless the run has an outer momentum. Invariant: what is
+returned has the weights hash that the log committed. A snapshot that is missing or wrong falls back to an earlier one,
+an update that is missing to the parent revision; both are said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from common import keys
 from common.codec.container import encoded_size
@@ -17,14 +19,15 @@ from common.errors import Rejected
 from common.merge.outer import OuterState
 from common.model.layout import weights_hash
 from common.model.shards import plan_shards
-from common.model.snapshot import Snapshot, decode_snapshot, snapshot_size_bytes
+from common.model.snapshot import Snapshot, decode_snapshot, decode_weights, snapshot_size_bytes, weights_start_bytes
 from common.runlog.recompute import apply_update, hash_outer
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
-from common.store.port import ObjectReader
+from common.store.port import ObjectReader, StartReader
 from common.units import Revision, ShardId
 
 UNAVAILABLE = "revision_unavailable"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Materialised:
 
 
 def materialise(
-    reader: ObjectReader, state: RunState, revision: Revision, shards: Sequence[ShardId] | None = None
+    reader: StartReader, state: RunState, revision: Revision, shards: Sequence[ShardId] | None = None
 ) -> Materialised:
     """The weights of ``revision``: all shards, or those given.
 
@@ -63,7 +66,7 @@ def materialise(
     return Materialised(revision, built, tuple(notes))
 
 
-def materialise_newest(reader: ObjectReader, state: RunState, shards: Sequence[ShardId] | None = None) -> Materialised:
+def materialise_newest(reader: StartReader, state: RunState, shards: Sequence[ShardId] | None = None) -> Materialised:
     """The head, or its nearest ancestor whose objects are all there; the notes say why. Raises as ``materialise``."""
     notes: list[str] = []
     for node in reversed(state.lineage(state.head)):
@@ -118,6 +121,29 @@ def load_snapshot(
     return weights, outer
 
 
+def load_start(reader: StartReader, spec: RunSpec, node: RevisionNode, shard: ShardId) -> ShardWeights | None:
+    """What training on a shard begins with; None when no snapshot was stored. Raises as ``load_snapshot``.
+
+    The weights' own hash proves them, so nothing behind them is read; a momentum is proved only by the whole object.
+    """
+    made = node.shards[shard]
+    if made.snapshot is None:
+        return None
+    if spec.outer.momentum:
+        found = load_snapshot(reader, spec, node, shard)
+        return None if found is None else ShardWeights(shard, found[0], found[1].momentum)
+    layers = plan_shards(spec.model, spec.num_shards)[shard]
+    start = reader.fetch_start(
+        keys.snapshot_key(spec.run, node.revision, shard, made.snapshot.sha256),
+        start_bytes=weights_start_bytes(spec.model, layers),
+        size_bytes=made.snapshot.size_bytes,
+    )
+    weights = decode_weights(spec.model, layers, start)
+    if weights_hash(weights) != made.weights_sha256:
+        raise Rejected("wrong_weights", f"the snapshot of revision {node.revision} holds other weights than committed")
+    return ShardWeights(shard, weights, None)
+
+
 def nearest_snapshot(
     reader: ObjectReader, spec: RunSpec, path: Sequence[RevisionNode], shard: ShardId, notes: list[str]
 ) -> tuple[int, F32, OuterState]:
@@ -125,14 +151,21 @@ def nearest_snapshot(
 
     Those passed over are said in ``notes``. Raises ``Rejected('revision_unavailable')`` when none is left.
     """
+    index, (weights, outer) = _nearest(path, shard, notes, lambda node: load_snapshot(reader, spec, node, shard))
+    return index, weights, outer
+
+
+def _nearest(
+    path: Sequence[RevisionNode], shard: ShardId, notes: list[str], load: Callable[[RevisionNode], T | None]
+) -> tuple[int, T]:
     for index in range(len(path) - 1, -1, -1):
         try:
-            found = load_snapshot(reader, spec, path[index], shard)
+            found = load(path[index])
         except Rejected as error:
             notes.append(f"fell back behind the snapshot of revision {path[index].revision}: {error.message}")
             continue
         if found is not None:
-            return index, *found
+            return index, found
     raise Rejected(UNAVAILABLE, f"no snapshot of shard {shard} is usable: {'; '.join(notes)}")
 
 
@@ -148,11 +181,10 @@ def _unpack(spec: RunSpec, snapshot: Snapshot) -> tuple[F32, OuterState]:
 
 
 def _materialise_shard(
-    reader: ObjectReader, state: RunState, revision: Revision, shard: ShardId, notes: list[str]
+    reader: StartReader, state: RunState, revision: Revision, shard: ShardId, notes: list[str]
 ) -> ShardWeights:
     path = state.lineage(revision)
-    start, weights, outer = nearest_snapshot(reader, state.spec, path, shard, notes)
-    built = ShardWeights(shard, weights, outer.momentum)
+    start, built = _nearest(path, shard, notes, lambda node: load_start(reader, state.spec, node, shard))
     for node in path[start + 1 :]:
         try:
             built = advance(reader, state, node, built)

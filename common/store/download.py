@@ -2,7 +2,8 @@
 
 Invariants: never more than ``max_bytes`` are accepted, whatever the server announces; a resumed download joins only
 bytes of one version (If-Match with the first reply's ETag, and the size must stay the same); what comes out has the
-expected size and SHA-256. The state lives in ``_Download``; an attempt is one request.
+expected size and SHA-256. Of an object's start only the size is checked. The state lives in ``_Download``; an attempt
+is one request.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Expected:
     max_bytes: int
     sha256: Sha256 | None = None
     size_bytes: int | None = None
+    start_bytes: int | None = None
+    """Only so many bytes from the start are wanted; None: all of them."""
 
     def check_size(self, total_bytes: int) -> None:
         """Raise ``too_large`` or ``size_mismatch`` for an object of ``total_bytes``."""
@@ -109,18 +112,24 @@ class _Download:
             self._read(reply)
         finally:
             reply.close()
-        if self._total_bytes is not None and self._received_bytes < self._total_bytes:
-            raise self._broken(f"ended after {self._received_bytes} of {self._total_bytes} bytes")
-        self._expected.check_size(self._received_bytes)
-        self._expected.check_hash(self._hash.hexdigest())
+        return self._finish()
+
+    def _finish(self) -> int:
+        wanted_bytes = self._expected.start_bytes or self._total_bytes
+        if wanted_bytes is not None and self._received_bytes < wanted_bytes:
+            raise self._broken(f"ended after {self._received_bytes} of {wanted_bytes} bytes")
+        if self._expected.start_bytes is None:
+            self._expected.check_size(self._received_bytes)
+            self._expected.check_hash(self._hash.hexdigest())
         return self._received_bytes
 
     def _headers(self) -> dict[str, str]:
         headers = {"accept-encoding": "identity"}
-        if self._received_bytes:
-            headers["range"] = f"bytes={self._received_bytes}-"
-            if self._etag:
-                headers["if-match"] = self._etag
+        last = "" if self._expected.start_bytes is None else self._expected.start_bytes - 1
+        if self._received_bytes or self._expected.start_bytes:
+            headers["range"] = f"bytes={self._received_bytes}-{last}"
+        if self._received_bytes and self._etag:
+            headers["if-match"] = self._etag
         return headers
 
     def _accept_headers(self, reply: urllib3.BaseHTTPResponse) -> None:
@@ -146,12 +155,19 @@ class _Download:
 
     def _read(self, reply: urllib3.BaseHTTPResponse) -> None:
         try:
-            while block := reply.read1(_READ_BYTES, decode_content=False):
+            while not self._has_start() and (block := reply.read1(_READ_BYTES, decode_content=False)):
                 self._take(block)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise lost(self._expected.key, self._url, error) from error
 
+    def _has_start(self) -> bool:
+        """Whether all that is wanted of the object is there, though the server may have more to say."""
+        wanted_bytes = self._expected.start_bytes
+        return wanted_bytes is not None and self._received_bytes >= wanted_bytes
+
     def _take(self, block: bytes) -> None:
+        if self._expected.start_bytes is not None:
+            block = block[: self._expected.start_bytes - self._received_bytes]
         self._received_bytes += len(block)
         limit_bytes = self._expected.max_bytes if self._total_bytes is None else self._total_bytes
         if self._received_bytes > limit_bytes:

@@ -192,6 +192,15 @@ class ObjectReader(Protocol):
         ...
 
 
+class StartReader(ObjectReader, Protocol):
+    """An ``ObjectReader`` that need not read an object to its end."""
+
+    def fetch_start(self, key: str, *, start_bytes: int, size_bytes: int) -> bytes:
+        """The first ``start_bytes`` (at least 1) of an object of ``size_bytes``, which no hash proves: the caller has
+        to. Raises as ``fetch``."""
+        ...
+
+
 def check_key(key: str) -> str:
     """``key`` itself, if it is plain, relative and short; else ``Rejected("bad_key")``."""
     if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):

@@ -44,6 +44,12 @@ class HttpReader:
         self._download(Expected(check_key(key), max_bytes, sha256, size_bytes), sink)
         return bytes(sink.body)
 
+    def fetch_start(self, key: str, *, start_bytes: int, size_bytes: int) -> bytes:
+        """See ``StartReader.fetch_start``."""
+        sink = MemorySink()
+        self._download(Expected(check_key(key), size_bytes, None, size_bytes, start_bytes), sink)
+        return bytes(sink.body)
+
     def fetch_file(
         self, key: str, path: Path, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None
     ) -> int:
@@ -85,6 +91,18 @@ class StoreReader:
         expected.check_size(len(body))
         expected.check_hash(hashlib.sha256(body).hexdigest())
         return body
+
+    def fetch_start(self, key: str, *, start_bytes: int, size_bytes: int) -> bytes:
+        """See ``StartReader.fetch_start``."""
+        expected = Expected(check_key(key), size_bytes, None, size_bytes, start_bytes)
+        found = with_retries(
+            lambda: self._store.get(key, start=0, end=start_bytes, max_bytes=start_bytes),
+            self._policy,
+            sleep=self._sleep,
+            uniform=self._uniform,
+        )
+        expected.check_size(found.info.size_bytes)
+        return found.body
 
     def fetch_file(
         self, key: str, path: Path, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None

@@ -16,7 +16,15 @@ from common.model.init import init_vector
 from common.model.layout import Vector, layout_of
 from common.model.presets import PRESETS
 from common.model.shards import plan_shards
-from common.model.snapshot import Snapshot, decode_snapshot, encode_snapshot, snapshot_parts, snapshot_size_bytes
+from common.model.snapshot import (
+    Snapshot,
+    decode_snapshot,
+    decode_weights,
+    encode_snapshot,
+    snapshot_parts,
+    snapshot_size_bytes,
+    weights_start_bytes,
+)
 
 SPEC = dataclasses.replace(PRESETS["nano"], hidden_size=16, ffn_size=8, vocab_size=8, num_layers=2)
 SHARDS = plan_shards(SPEC, 2)
@@ -117,6 +125,23 @@ def test_a_changed_byte_is_refused_or_changes_a_value(at: int, flip: int) -> Non
 def test_a_cut_file_is_refused(size: int) -> None:
     if size < len(FULL_BYTES):
         refuse(FULL_BYTES[:size])
+
+
+def test_the_weights_can_be_had_from_the_start_of_the_file() -> None:
+    data = encode_snapshot(SPEC, FIRST, Snapshot(WEIGHTS, None, outer(2)))
+    start_bytes = weights_start_bytes(SPEC, FIRST)
+    assert np.array_equal(decode_weights(SPEC, FIRST, data[:start_bytes]), WEIGHTS)
+    for wrong in (data[: start_bytes - 1], data[: start_bytes + 1], FULL_BYTES[:start_bytes], b""):
+        with pytest.raises(Rejected) as caught:
+            decode_weights(SPEC, FIRST, wrong)
+        assert caught.value.code == "bad_snapshot"
+
+
+@given(st.binary(max_size=300))
+def test_any_start_is_refused_with_the_typed_error(start: bytes) -> None:
+    with pytest.raises(Rejected) as caught:
+        decode_weights(SPEC, FIRST, start)
+    assert caught.value.code == "bad_snapshot"
 
 
 def refuse(data: bytes, text: str = ".") -> None:

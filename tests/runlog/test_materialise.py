@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,36 @@ def test_one_shard_reads_only_its_own_objects() -> None:
     assert sorted(asked) == sorted([snapshot(w, 2, 1), update(w, 3, 1)])
 
 
+def test_without_outer_momentum_only_the_weights_of_a_snapshot_are_read() -> None:
+    w = eventful_world(1)
+    reads: list[tuple[str, int]] = []
+
+    class Counting(StoreReader):
+        def fetch(self, key: str, **sizes: Any) -> bytes:
+            assert not key.endswith(".safetensors"), "the outer residual is nobody's business but a validator's"
+            return super().fetch(key, **sizes)
+
+        def fetch_start(self, key: str, **sizes: int) -> bytes:
+            reads.append((key, sizes["start_bytes"]))
+            return super().fetch_start(key, **sizes)  # type: ignore[arg-type]
+
+    (built,) = materialise(Counting(w.store), w.state, w.state.head).shards
+    assert np.array_equal(built.weights.view(np.uint32), w.memory[ShardId(0)].weights.view(np.uint32))
+    assert built.momentum is None
+    ((key, start_bytes),) = reads
+    assert key == snapshot(w, 2)
+    assert start_bytes == pytest.approx(len(w.store.get(key, max_bytes=1 << 30).body) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("damage", ["missing", "a weight", "header", "truncated", "longer"])
+def test_bad_weights_fall_back_to_an_earlier_snapshot(damage: str) -> None:
+    w = eventful_world(1)
+    _damage(w.store, snapshot(w, 2), damage)
+    built = materialise(StoreReader(w.store), w.state, w.state.head)
+    assert "snapshot of revision 2" in built.notes[0]
+    assert np.array_equal(built.shards[0].weights, w.memory[ShardId(0)].weights)
+
+
 @pytest.mark.parametrize("damage", ["missing", "flipped", "truncated"])
 def test_a_bad_snapshot_falls_back_to_an_earlier_one_and_says_so(damage: str) -> None:
     w = world(1)
@@ -130,5 +161,8 @@ def _damage(store: MemoryStore, key: str, how: str) -> None:
         store.delete(key)
     elif how == "flipped":
         store.corrupt(key, lambda body: body[:-1] + bytes([body[-1] ^ 1]))
+    elif how in ("a weight", "header"):
+        where = 4000 if how == "a weight" else 12
+        store.corrupt(key, lambda body: body[:where] + bytes([body[where] ^ 1]) + body[where + 1 :])
     else:
-        store.corrupt(key, lambda body: body[:-1])
+        store.corrupt(key, lambda body: body + b"more" if how == "longer" else body[:-1])

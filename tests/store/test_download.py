@@ -95,9 +95,9 @@ def ranged(body: Callable[[], bytes], etag: Callable[[], str | None], cut: int) 
             return Reply(412)
         if "range" not in request.headers:
             return Reply(200, whole[:cut], headers | {"content-length": str(len(whole))})
-        start = int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
-        rest = whole[start:]
-        content_range = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
+        start, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
+        rest = whole[int(start) : int(last) + 1 if last else None]
+        content_range = f"bytes {start}-{int(start) + len(rest) - 1}/{len(whole)}"
         length = {"content-length": str(len(rest)), "content-range": content_range}
         return Reply(206, rest[:cut], headers | length)
 
@@ -126,6 +126,28 @@ def test_a_server_that_resumes_correctly_is_followed() -> None:
         policy = replace(QUICK, attempts=5)
         assert HttpReader(server.url(), policy=policy).fetch("x", max_bytes=10) == b"0123456789"
         assert [request.headers.get("range") for request in server.requests[1:]] == ["bytes=3-", "bytes=6-", "bytes=9-"]
+
+
+def test_of_an_objects_start_only_that_is_read_and_resumed() -> None:
+    with ScriptedServer(ranged(lambda: b"0123456789", lambda: '"v"', 3)) as server:
+        policy = replace(QUICK, attempts=5)
+        found = HttpReader(server.url(), policy=policy).fetch_start("x", start_bytes=7, size_bytes=10)
+        assert found == b"0123456"
+        asked = [request.headers.get("range") for request in server.requests]
+        assert asked == ["bytes=0-6", "bytes=3-6", "bytes=6-6"]
+
+
+def test_the_start_of_an_object_in_the_store(reader: HttpReader, proxy: FaultProxy, s3: S3Store) -> None:
+    assert reader.fetch_start("down", start_bytes=1000, size_bytes=len(BODY)) == BODY[:1000]
+    assert StoreReader(s3).fetch_start("down", start_bytes=1000, size_bytes=len(BODY)) == BODY[:1000]
+    for other in (reader, StoreReader(s3)):
+        with pytest.raises(Rejected, match=r"size_mismatch|too_large"):
+            other.fetch_start("down", start_bytes=1000, size_bytes=len(BODY) - 1)
+
+
+def test_a_server_that_gives_more_than_the_start_is_cut_off() -> None:
+    with ScriptedServer(lambda _: Reply(200, b"0123456789")) as server:
+        assert reader_of(server.url()).fetch_start("x", start_bytes=4, size_bytes=10) == b"0123"
 
 
 def test_a_server_that_ignores_ranges_is_read_from_the_start_again() -> None:
