@@ -231,7 +231,7 @@ class Rig:
     def told(self) -> str:
         """The last words of everybody, for a person who looks into a failed test."""
         lines = [f"{len(self.entries)} entries, {self.status.waiting_for if self.status else 'no status'}"]
-        for path in sorted(self.logs.glob("*.log")):
+        for path in sorted([*self.logs.glob("*.log"), *self.logs.glob("*.err")]):
             lines += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-8:]]
         lines += [f"{entry.kind}: {entry.reason}" for entry in self.entries[-8:]]
         return "\n".join(lines)
