@@ -8,8 +8,9 @@ from common.identity import KeypairSigner
 from common.spec import CodecSpec, ModelSpec, RunSpec
 from tests.support.specs import tiny_spec
 from validator.simulator.audit import violations
-from validator.simulator.run import Outcome, outcome, run
+from validator.simulator.run import Outcome, Stuck, outcome, run
 from validator.simulator.scenario import Fault
+from validator.simulator.schedules import random_faults
 from validator.simulator.settings import Settings
 from validator.simulator.world import World
 
@@ -89,3 +90,16 @@ def run_small(*faults: Fault, bucket: bool = True, drip_s: float = 14.0, seed: i
 def check(world: World) -> None:
     """All that must hold of any run."""
     assert violations(world) == []
+
+
+def run_seed(seed: int, bucket: bool = False) -> tuple[World, Outcome, list[str]]:
+    """A run under a random schedule, and what is wrong with it."""
+    rounds = 4
+    faults = random_faults(seed, MINERS, rounds)
+    settings = small_settings(*faults, rounds=rounds, seed=seed)
+    world = World(settings, small_spec(drip_s=(0.0, 6.0, 14.0)[seed % 3]), bucket=bucket, audit=True)
+    try:
+        run(world)
+    except Stuck as stuck:
+        return world, outcome(world), [str(stuck)]
+    return world, outcome(world), violations(world)

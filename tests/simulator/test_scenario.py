@@ -98,5 +98,5 @@ def test_every_kind_is_explained() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="nowhere.toml"):
+    with pytest.raises(OperatorError, match=r"nowhere\.toml"):
         read_scenario(tmp_path / "nowhere.toml")

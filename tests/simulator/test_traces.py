@@ -103,5 +103,5 @@ def test_the_reader_is_total_on_any_json(value: object) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="nowhere.json"):
+    with pytest.raises(OperatorError, match=r"nowhere\.json"):
         read_trace(tmp_path / "nowhere.json")

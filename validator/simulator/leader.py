@@ -198,7 +198,7 @@ class Leader:
     def _take_over(self) -> None:
         """A process that has not led yet: a new term, and what log and bucket hold of the round."""
         world = self._world
-        world.records.append(LeaderChanged(f"{self._life:032x}"), "a process takes the lead", new_term=True)
+        world.append(LeaderChanged(f"{self._life:032x}"), "a process takes the lead", new_term=True)
         self._took_over = self._life
         state, now_s = world.records.state, world.queue.now_s
         if state.open_round is not None:
@@ -236,12 +236,12 @@ class Leader:
             return world.settings.pause_s * 100
         opening = next_opening(state)
         if opening.do == "pause":
-            world.records.append(Paused(opening.code, opening.evidence), opening.reason)
+            world.append(Paused(opening.code, opening.evidence), opening.reason)
             world.later(PERSON_S, world.resume)
             return PERSON_S
         if opening.do == "wait":
             return PERSON_S / 10
-        world.records.append(RoundOpened(state.next_round, state.head), opening.reason)
+        world.append(RoundOpened(state.next_round, state.head), opening.reason)
         before, self._before = self._before, None
         self.current = begin(world.records.state, world.queue.now_s)
         if before is not None:
@@ -253,7 +253,7 @@ class Leader:
     def resume(self, command: Resumed) -> None:
         """The owner's order lies in the bucket."""
         if self._world.records.state.paused is not None:
-            self._world.records.append(command, "the owner has looked")
+            self._world.append(command, "the owner has looked")
             self._look_in(0.0)
 
     def _advance(self) -> float | None:
@@ -321,7 +321,7 @@ class Leader:
             self._append(current.merged.commit, f"round {round_id} makes a revision")
         elif decision.action is Action.ABORT:
             code, evidence = decision.state.code, decision.state.evidence
-            world.records.append(RoundAborted(round_id, base, code, evidence), decision.reason)
+            world.append(RoundAborted(round_id, base, code, evidence), decision.reason)
         else:
             assert decision.action is Action.END
             self._end(current)
@@ -332,7 +332,7 @@ class Leader:
         current = self.current
         assert current is not None
         try:
-            self._world.records.append(data, reason)
+            self._world.append(data, reason)
         except Rejected as refusal:
             if refusal.code in CONTENT_REFUSALS:
                 current.give_up(refusal.code, refusal.message)
@@ -440,15 +440,11 @@ class Leader:
         world = self._world
         committed = current.state.phase is Phase.COMMITTED
         plan = current.opened.plan
-        if committed and plan is not None:
-            world.committed(plan)
-            if current.judgement is not None:
-                self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
-                own = {m.hotkey: m.delta.sha256 for m in plan.members if m.base_revision == plan.base_revision}
-                came = [hotkey for hotkey, held in current.submissions.held().items() if held.delivered or held.tokens]
-                self.members.note_committed(current.state.round, own, came)
-        else:
-            world.aborted(current.state.code)
+        if committed and plan is not None and current.judgement is not None:
+            self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
+            own = {m.hotkey: m.delta.sha256 for m in plan.members if m.base_revision == plan.base_revision}
+            came = [hotkey for hotkey, held in current.submissions.held().items() if held.delivered or held.tokens]
+            self.members.note_committed(current.state.round, own, came)
         self._before, self.current = current, None
         world.phase_began("gap")
         world.news()

@@ -112,6 +112,7 @@ class Miner:
         steps, session = self.steps(), self.session
         self.tally.partial_tokens += self._partial_tokens()
         self._end()
+        self.machine.set_trained_s(0.0)
         if session is None:
             return
         self.tally.trained_steps += steps - self._began_steps
@@ -119,6 +120,7 @@ class Miner:
             kept = session.lose_since_last_mark()
             self.tally.lose("death", steps - kept)
             self._began_steps = kept
+            self.machine.set_trained_s(kept * self.machine.power.step_s)
         else:
             self.tally.lose("death", steps - session.newest_there())
             self.session = None

@@ -16,7 +16,7 @@ from common.identity import KeypairSigner
 from common.merge.outer import OuterState
 from common.model.init import init_vector
 from common.model.shards import plan_shards
-from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.entries import EntryData, PlanMember, RoundAborted, RoundFrozen
 from common.runlog.recompute import MergeResult
 from common.runlog.rules import MAX_ATTEMPTS
 from common.spec import RunSpec
@@ -265,9 +265,23 @@ class World:
         mean = sum(v.sent for v in victims) / count
         return lambda target: mean.astype(target.dtype)  # type: ignore[union-attr]
 
-    # What the log did.
+    # What the log does.
 
-    def committed(self, plan: RoundFrozen) -> None:
+    def append(self, data: EntryData, reason: str, new_term: bool = False) -> None:
+        """An entry of the leader's, and what follows from it for everybody. Raises as ``Records.append``."""
+        before = self.records.state
+        try:
+            self.records.append(data, reason, new_term)
+        finally:  # an entry whose reply was lost is there all the same
+            after = self.records.state
+            if after.head != before.head:
+                assert before.open_round is not None
+                assert before.open_round.plan is not None
+                self._committed(before.open_round.plan)
+            if after.rounds_aborted != before.rounds_aborted and isinstance(data, RoundAborted):
+                self.aborts[data.code] = self.aborts.get(data.code, 0) + 1
+
+    def _committed(self, plan: RoundFrozen) -> None:
         """A plan became the head."""
         revision = self.head
         result = self.made.pop(revision)
@@ -280,10 +294,6 @@ class World:
         self.losses.append(self.ground.problem.loss(result.new_weights))
         self._follow_ghosts(revision)
         self._forget(plan.round)
-
-    def aborted(self, code: str) -> None:
-        """A round ended without a revision."""
-        self.aborts[code] = self.aborts.get(code, 0) + 1
 
     def phase_began(self, name: str) -> None:
         """Book the time of the phase before."""
