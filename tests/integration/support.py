@@ -22,7 +22,7 @@ ROUND_TOKENS = SEQ_LEN * BATCH * STEPS
 SPEED = 640.0
 """Tokens a second: a round takes about three seconds."""
 SLOWED = ("--max-tokens-per-s", str(SPEED))
-SUBMIT_S = 20.0
+SUBMIT_S = 10.0
 TIMEOUT_S = 5.0
 
 
