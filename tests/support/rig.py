@@ -194,7 +194,7 @@ class Rig:
         return S3Store(self.storage)
 
     def hotkey(self, name: str) -> Hotkey:
-        return {**{hotkey: name for name, hotkey in self._names().items()}, **self._names()}[name]  # type: ignore[dict-item,index]
+        return self._names()[name]
 
     def _names(self) -> dict[str, Hotkey]:
         return {wallet.name: wallet.hotkey_ss58 for wallet in self.wallets.miners}
