@@ -31,7 +31,8 @@ from common.reports import MemberReport, Report
 from common.runlog.entries import RevisionCommitted
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, ShardId, format_bytes
-from tests.support.rig import MakeSpec, Rig, dataset_of, running
+from tests.support.rig import Rig
+from tests.support.rigging import MakeSpec, dataset_of, running
 from validator.scoring.reports import read_reports
 from validator.up.bootstrap import Wallets
 from validator.up.defaults import Choices, make_spec

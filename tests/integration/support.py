@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.spec import CodecSpec, RoundSpec, RunSpec
-from common.units import Sha256
-from tests.support.rig import MakeSpec, Plan, Rig, dataset_of
+from tests.support.rig import Plan, Rig
+from tests.support.rigging import MakeSpec, dataset_of
 from tests.support.specs import tiny_spec
 from validator.up.bootstrap import Wallets
 
@@ -39,7 +39,7 @@ def spec_for(members: int) -> MakeSpec:
             owner=wallets.owner.hotkey_ss58,
             validators=(wallets.validator.hotkey_ss58,),
             model=dataclasses.replace(base.model, hidden_size=32, ffn_size=64, max_seq_len=SEQ_LEN),
-            data=dataclasses.replace(base.data, dataset=Sha256(dataset), tokenizer=tokenizer, seq_len=SEQ_LEN),
+            data=dataclasses.replace(base.data, dataset=dataset, tokenizer=tokenizer, seq_len=SEQ_LEN),
             inner=dataclasses.replace(base.inner, batch_size=BATCH, steps_schedule=(STEPS,), decay_steps=3000),
             codec=CodecSpec(
                 kind="bf16", density_schedule=(4096,), magnitude_bits=16, feedback=0.95, update_density_factor=1

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.integration.support import SLOWED, accepted, begun, commits, late, next_plan, rejected, spec_for
-from tests.support.rig import Plan, Rig, running
+from tests.support.rig import Plan, Rig
+from tests.support.rigging import running
 
 HONEST = ["miner-1", "miner-2", "miner-3"]
 VICTIM, LIAR = "miner-2", "miner-4"

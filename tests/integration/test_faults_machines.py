@@ -16,7 +16,8 @@ import pytest
 from common import keys
 from common.units import RoundId
 from tests.integration.support import SLOWED, accepted, begun, next_plan, spec_for
-from tests.support.rig import Plan, Rig, running
+from tests.support.rig import Plan, Rig
+from tests.support.rigging import running
 
 ALL = ["miner-1", "miner-2", "miner-3"]
 STOPPED, CROOKED_CLOCK, MORTAL = "miner-2", "miner-3", "miner-4"

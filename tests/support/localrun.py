@@ -42,7 +42,7 @@ class LocalRun:
         self.folder = folder
         settings = folder.parent / f"{folder.name}.toml"
         settings.write_text(SETTINGS)
-        words = ("--config", str(settings), "up", "--dir", str(folder), "--data", str(TEXT))
+        words: tuple[str, ...] = ("--config", str(settings), "up", "--dir", str(folder), "--data", str(TEXT))
         words += ("--miners", str(miners), "--steps", str(steps))
         self._errors = (folder.parent / f"{folder.name}.stderr").open("w+")
         self.process = subprocess.Popen(

@@ -8,28 +8,20 @@ there; a run whose log stands still for ``HANG_S`` ends the test.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from common.chain.sdk import SdkChain, isolate_sdk
-from common.clock import SystemClock
-from common.data.corpus import folder_corpus
-from common.data.prepare import prepare
-from common.data.tokenizer import tokenizer_named
 from common.deathsig import bound_to_parent
 from common.errors import Retryable
-from common.identity import KeypairSigner
 from common.runlog.entries import Entry, PlanMember, RevisionCommitted, RoundFrozen
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
@@ -41,12 +33,9 @@ from common.units import Hotkey, RoundId
 from common.wire import MinerStatus, Status
 from tests.support.faultproxy import FaultProxy
 from tests.support.link import Link
-from tests.support.localrun import BRIGADE, TEXT, brigade
-from tests.support.storage import running_server
-from validator.run_create import location_of, publish, read_dataset, start_run
-from validator.up.bootstrap import Wallets, ask, bootstrap, make_wallets
+from tests.support.localrun import brigade
+from validator.up.bootstrap import Wallets
 from validator.up.client import fetch_status, status_client
-from validator.up.ports import choose_ports
 from validator.up.supervisor import inherited
 
 ROOT = Path(__file__).parents[2]
@@ -55,10 +44,7 @@ HANG_S = 120.0
 MOST_COMMITS = 100
 """What has not happened after so many revisions will not happen."""
 LOOK_S = 0.1
-BLOCK_S = 0.1
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-MakeSpec = Callable[[int, Wallets, Path], RunSpec]
-"""From netuid, wallets and the prepared dataset's folder."""
 T = TypeVar("T")
 
 
@@ -134,7 +120,13 @@ class Rig:
 
     def start_validator(self, *flags: str) -> None:
         """The validator, on a line of its own to the storage."""
-        words = ("validator", "start", *self._identity("validator"), "--storage", str(self.folder / "storage.json"))
+        words: tuple[str, ...] = (
+            "validator",
+            "start",
+            *self._identity("validator"),
+            "--storage",
+            str(self.folder / "storage.json"),
+        )
         words += ("--host", SERVED_IP, "--port", str(self.ports["validator"]), "--threads", "1")
         self._start("validator", (*words, *flags))
 
@@ -144,7 +136,7 @@ class Rig:
         return self._start(name, (*words, *flags), wrong)
 
     def _identity(self, wallet: str) -> tuple[str, ...]:
-        flags = ("--chain", f"ws://127.0.0.1:{self.ports['chain']}", "--netuid", str(self.spec.netuid))
+        flags: tuple[str, ...] = ("--chain", f"ws://127.0.0.1:{self.ports['chain']}", "--netuid", str(self.spec.netuid))
         flags += ("--wallet-path", str(self.folder / "wallets"), "--wallet", wallet)
         return (*flags, "--dir", str(self.folder), "--cache", str(self.folder / "cache"))
 
@@ -179,7 +171,7 @@ class Rig:
                 stderr=errors,
                 env={**inherited(os.environ), **THREADS},
             )
-        self.stack.callback(_end, process)
+        self.stack.callback(end, process)
         return process
 
     # Looking.
@@ -290,49 +282,7 @@ class Rig:
         self._client = self.stack.enter_context(status_client())
 
 
-@contextmanager
-def running(folder: Path, make_spec: MakeSpec, miners: int) -> Iterator[Rig]:
-    """Storage, chain, subnet and run; validator and miners are the caller's to start. Leaves no process behind."""
-    folder.mkdir(parents=True, exist_ok=True)
-    isolate_sdk(folder / "cache")
-    with ExitStack() as stack:
-        _, storage = stack.enter_context(running_server(folder / "storage"))
-        (folder / "storage.json").write_bytes((folder / "storage" / "storage.json").read_bytes())
-        wallets = make_wallets(folder / "wallets", miners)
-        prepare(folder_corpus(TEXT), tokenizer_named("bytes"), folder / "data")
-        ports = choose_ports(folder / "ports.json", {"chain": "127.0.0.1", "validator": SERVED_IP}, random.Random())
-        url = _start_chain(folder, ports["chain"], stack)
-        netuid = asyncio.run(bootstrap(lambda wallet: SdkChain(url, wallet), wallets, lambda text: None))
-        spec = make_spec(netuid, wallets, folder / "data")
-        owner = KeypairSigner(wallets.owner.hotkey)
-        start_run(S3Store(storage), spec, folder / "data", owner, SystemClock(), lambda text: None)
-        location = location_of(spec, storage)
-        ask(
-            SdkChain(url, wallets.owner),
-            lambda chain: publish(chain, netuid, owner.hotkey, location, lambda text: None),
-        )
-        yield Rig(folder, spec, wallets, storage, ports, stack)
-
-
-def _start_chain(folder: Path, port: int, stack: ExitStack) -> str:
-    command = (*BRIGADE, "--log-dir", str(folder / "logs"), "chain", "local", "--dir", str(folder / "chain"))
-    command += ("--cache", str(folder / "cache"), "--port", str(port), "--block-time", str(BLOCK_S))
-    process = subprocess.Popen(
-        bound_to_parent(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=inherited(os.environ), text=True
-    )
-    stack.callback(_end, process)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("chain ready: "), f"the chain did not start: {line!r}"
-    return line.split()[-1]
-
-
-def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """SIGKILL, and it is gone."""
     process.kill()
     process.wait()
-
-
-def dataset_of(folder: Path) -> tuple[str, str]:
-    """Hash and tokenizer of a prepared dataset."""
-    dataset, index = read_dataset(folder)
-    return dataset, index.tokenizer
