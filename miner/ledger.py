@@ -107,9 +107,10 @@ class Ledger:
                 return False
             await in_thread(lambda: self._folder.save_submission(one))
             live = sorted((*self._live, one), key=lambda each: each.order)
-            for old in live[:-MAX_LIVE]:
-                logger.warning("round {}: forgetting a submission that was never confirmed", old.sent.round)
-            await self._keep(live[-MAX_LIVE:])
+            kept = self._within_limit(live)
+            if len(kept) < len(live):
+                logger.warning("forgetting {} submissions that were never confirmed", len(live) - len(kept))
+            await self._keep(kept)
             return True
 
     async def confirm(self, sent: Submission) -> None:
@@ -118,10 +119,13 @@ class Ledger:
         That one itself may still be named, by a plan that was being made when ``sent`` arrived.
         """
         async with self._writing:
+            if all(one.sent.name != sent.name for one in self._live):
+                return  # what is pending, or settled meanwhile, replaces nothing
             before = next((one for one in self._live if one.sent.name == self._confirmed), None)
             self._confirmed = sent.name
             if before is not None and before.sent.name != sent.name:
-                await self._keep([one for one in self._live if one.order >= before.order])
+                # Of one round a leader takes the one of most steps for the newest, though the trainer went back since.
+                await self._keep([one for one in self._live if one.order >= before.order or _rivals(one, before)])
 
     def outcome(self, plans: Sequence[OwnPlan]) -> Settlement:
         """What ``plans`` make of what is held. Pure; for a thread."""
@@ -149,6 +153,12 @@ class Ledger:
             later = work if work is not None and (known is None or work.reach > known.reach) else held.carried
             await self._write(Memory(held.account, optimizer, held.settled, held.pending, later))
 
+    def _within_limit(self, live: Sequence[Outstanding]) -> list[Outstanding]:
+        """The newest, and those up to the confirmed one: aborted rounds leave that to the plan of a later one."""
+        names = [one.sent.name for one in live]
+        confirmed = names.index(self._confirmed) + 1 if self._confirmed in names else 0
+        return [*live[:confirmed], *live[confirmed:][-MAX_LIVE:]]
+
     def _left(self, outcome: Settlement) -> Work | None:
         """Of the latest work on disk what ``outcome`` has not settled."""
         work, mark = self.work, outcome.mark
@@ -166,3 +176,9 @@ class Ledger:
         self._live = tuple(live)
         for sent in gone:
             await in_thread(partial(self._folder.drop_submission, sent))
+
+
+def _rivals(one: Outstanding, other: Outstanding) -> bool:
+    """Whether a leader that holds both may take ``one`` for the newer one."""
+    mine, its = one.sent.manifest, other.sent.manifest
+    return mine.round == its.round and mine.steps >= its.steps

@@ -147,6 +147,15 @@ def test_once_the_leader_has_two_the_earlier_ones_are_forgotten(tmp_path: Path) 
     assert [one.sent for one in opened(tmp_path).live] == [second.sent, third.sent, fourth.sent]
 
 
+def test_what_the_leader_has_is_kept_however_many_later_ones_never_arrive(tmp_path: Path) -> None:
+    first, *later = (outstanding(work(noise(i), steps=i), ACCOUNT) for i in range(1, MAX_LIVE + 4))
+    ledger = begun(tmp_path)
+    hand_in(ledger, first)
+    asyncio.run(ledger.confirm(first.sent))
+    hand_in(ledger, *later)
+    assert [one.sent for one in opened(tmp_path).live] == [one.sent for one in (first, *later[-MAX_LIVE:])]
+
+
 def test_a_dead_uplink_does_not_fill_the_disk(tmp_path: Path) -> None:
     ledger = begun(tmp_path)
     many = [outstanding(work(noise(i), steps=i), ACCOUNT, round_id=3 + i) for i in range(1, MAX_LIVE + 4)]
