@@ -65,7 +65,7 @@ class Intake:
                 self._check_pace(current, manifest)
                 submission = self._receipt(caller, current, manifest, record)
         upload = await self._upload(current, submission, parts)
-        return SubmissionReply(receipt=submission.stored.receipt_record.to_json(), upload=upload)
+        return SubmissionReply(receipt=self._receipt_for(submission, manifest, record).to_json(), upload=upload)
 
     async def complete(self, caller: Caller, round_id: int, shard: int, delta: str) -> CompleteReply:
         """Look at an object that its sender says to have put. Raises ``Rejected`` and ``Retryable``."""
@@ -132,7 +132,7 @@ class Intake:
         board, manifest = self._board, stored.manifest
         body = read_delta(board.store, manifest)
         if isinstance(body, Finding):
-            return body, None
+            return body, self._kept(run, manifest)
         finding = check_bytes(body, board.spec, manifest, self._counts[manifest.shard])
         if not finding.ok:
             # A drip of the same bytes may have left its manifest here unread: the plan names what lies there.
@@ -210,8 +210,27 @@ class Intake:
             current.dripped_s[line] = self._board.now_s()
 
     def _receipt(self, caller: Caller, current: Round, manifest: Manifest, record: SignedRecord) -> Submission:
+        board, receipt = self._board, self._word(manifest, record)
+        stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, board.signer))
+        submission = Submission(stored, caller.seat, board.now_s(), manifest.final)
+        board.membership.pin(caller.seat)
+        current.submissions.add(submission)
+        if manifest.round == current.state.round:
+            delta, tokens = manifest.delta.sha256, manifest.tokens
+            board.members.note_receipt(manifest.signer, manifest.round, delta, tokens, board.now_s())
+        return current.submissions.find(submission.name) or submission
+
+    def _receipt_for(self, submission: Submission, manifest: Manifest, record: SignedRecord) -> SignedRecord:
+        """Our word for what was sent. What the bucket keeps may be the word of the leader before us: no miner takes
+        that for ours, and it would ask for ever."""
+        kept = submission.receipt
+        if (kept.signer, kept.manifest_sha256) == (self._board.signer.hotkey, record.sha256):
+            return submission.stored.receipt_record
+        return sign_receipt(self._word(manifest, record), self._board.signer)
+
+    def _word(self, manifest: Manifest, record: SignedRecord) -> Receipt:
         board = self._board
-        receipt = Receipt(
+        return Receipt(
             schema=SCHEMA,
             run=board.spec.run,
             signer=board.signer.hotkey,
@@ -223,14 +242,6 @@ class Intake:
             term=board.leadership.term,
             received_ms=board.clock.wall_ns() // 1_000_000,
         )
-        stored = StoredSubmission(manifest, receipt, record, sign_receipt(receipt, board.signer))
-        submission = Submission(stored, caller.seat, board.now_s(), manifest.final)
-        board.membership.pin(caller.seat)
-        current.submissions.add(submission)
-        if manifest.round == current.state.round:
-            delta, tokens = manifest.delta.sha256, manifest.tokens
-            board.members.note_receipt(manifest.signer, manifest.round, delta, tokens, board.now_s())
-        return current.submissions.find(submission.name) or submission
 
     async def _upload(
         self, current: Round, submission: Submission, parts: Sequence[str]

@@ -168,6 +168,8 @@ class Submissions:
         before = self._found.get(name)
         if before is not None:
             submission = replace(submission, arrived_s=before.arrived_s, finding=before.finding)
+        if name[0] == self.round and submission.receipt.manifest_sha256 not in self._by_record:
+            self._tries[line] = self._tries.get(line, 0) + 1
         self._found[name] = submission
         self._by_record[submission.receipt.manifest_sha256] = name
         self._finals.add((name, submission.final))
@@ -202,10 +204,11 @@ class Submissions:
         if present.finding is not None:
             return present
         self._require_open(last_call or present.complete)
+        present = replace(present, stored=kept or present.stored)
         if finding.code in NOT_THERE:
             return self._change(replace(present, arrived_s=None))
         arrived_s = now_s if present.arrived_s is None else present.arrived_s
-        return self._change(replace(present, stored=kept or present.stored, arrived_s=arrived_s, finding=finding))
+        return self._change(replace(present, arrived_s=arrived_s, finding=finding))
 
     def held(self) -> Mapping[Hotkey, Held]:
         """What is held of everybody who announced something on this base; kept up to date, never to be changed."""
@@ -280,7 +283,6 @@ class Submissions:
             raise Rejected("already_announced", "this delta was announced with another manifest; send that one again")
         if self._tries.get(line, 0) >= self._most:
             raise Rejected("too_many_submissions", f"at most {self._most} manifests in a round")
-        self._tries[line] = self._tries.get(line, 0) + 1
 
     def _place(self, name: Name, line: Line) -> None:
         order = self._lines.get(line)

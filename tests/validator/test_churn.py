@@ -9,6 +9,7 @@ import pytest
 
 from common.data.dataset import Dataset
 from common.errors import Rejected
+from common.records import open_receipt, sign_receipt
 from common.runlog.entries import PlanMember, RoundAborted, RoundFrozen, decode_entry
 from common.runlog.verify import verify_run
 from common.wire import Phase, UploadTarget
@@ -241,3 +242,22 @@ def test_drips_do_not_flood_and_a_final_is_never_told_to_wait(world: World) -> N
 
     asyncio.run(go())
     assert world.log().tokens_merged == 3 * WORK
+
+
+def test_a_leader_gives_its_own_word_for_what_the_one_before_receipted(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 2)
+        miner = world.miners[0]
+        made = await miner.deliver(validator)
+        current = validator.board.round
+        assert current is not None
+        [held] = current.submissions.everything()
+        receipt = dataclasses.replace(held.receipt, signer=miner.signer.hotkey)
+        stored = dataclasses.replace(held.stored, receipt=receipt, receipt_record=sign_receipt(receipt, miner.signer))
+        current.submissions.add(dataclasses.replace(held, stored=stored))
+        word, _ = open_receipt((await miner.announce(validator, made)).receipt, "demo")
+        assert (word.signer, word.manifest_sha256) == (VALIDATOR.hotkey, receipt.manifest_sha256)
+
+    asyncio.run(go())

@@ -164,6 +164,26 @@ def test_a_late_one_is_receipted_again_and_named_whether_it_comes_or_not() -> No
     assert held.held()[A].tokens == 0, "what is late is not this round's"
 
 
+def test_what_is_deferred_is_named_with_the_manifest_that_lies_beside_it() -> None:
+    held, wrong = fresh(), Finding("checksum_mismatch", "the object's bytes are not the announced ones")
+    drip = bring(held, manifest_of(A))
+    final = announce(held, replace(manifest_of(A), final=True))
+    assert final.name == drip.name
+    held.settle(final, wrong, 2.0, kept=drip.stored)
+    [standing] = held.for_plan()
+    assert standing.submission is not None
+    assert not standing.submission.complete
+    assert standing.submission.receipt.manifest_sha256 == drip.receipt.manifest_sha256
+
+
+def test_a_manifest_that_got_no_receipt_counts_for_nothing() -> None:
+    held = fresh(most=1)
+    for _ in range(3):
+        assert held.admit(manifest_of(A), record_of(manifest_of(A), "manifest")) is None, "told to come later"
+    announce(held, manifest_of(A))
+    assert refusal(held, manifest_of(A, tokens=3)) == "too_many_submissions"
+
+
 def test_nothing_of_other_rounds_is_taken() -> None:
     held = fresh()
     for round_id in (1, 2, 4):
