@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 
 from common.identity import KeypairSigner
@@ -12,6 +14,7 @@ from validator.simulator.run import Outcome, Stuck, outcome, run
 from validator.simulator.scenario import Fault
 from validator.simulator.schedules import random_faults
 from validator.simulator.settings import Settings
+from validator.simulator.traces import Trace, parse_trace
 from validator.simulator.world import World
 
 STEPS = 20
@@ -92,11 +95,20 @@ def check(world: World) -> None:
     assert violations(world) == []
 
 
+def random_trace(seed: int) -> Trace:
+    """Machines that come and go every minute or so."""
+    dice = random.Random(seed)
+    counts = [dice.choice((0, 1, 1, 1)) for _ in range(24)]
+    return parse_trace(json.dumps({"metadata": {"gap_seconds": dice.randint(10, 40)}, "data": [1, *counts]}).encode())
+
+
 def run_seed(seed: int, bucket: bool = False) -> tuple[World, Outcome, list[str]]:
     """A run under a random schedule, and what is wrong with it."""
     rounds = 4
     faults = random_faults(seed, MINERS, rounds)
     settings = small_settings(*faults, rounds=rounds, seed=seed)
+    if seed % 4 == 3:
+        settings = replace(settings, trace=random_trace(seed), notice_s=(0.0, 5.0)[seed // 4 % 2])
     world = World(settings, small_spec(drip_s=(0.0, 6.0, 14.0)[seed % 3]), bucket=bucket, audit=True)
     try:
         run(world)

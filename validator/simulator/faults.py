@@ -88,8 +88,8 @@ class Faults:
         elif kind == "link_slow":
             self._slow(fault, miner)
         elif kind == "clock":
-            miner.set_clock(fault.size)
-            self._over(fault, lambda: miner.set_clock(0.0))
+            miner.clock_off_s = fault.size
+            self._over(fault, lambda: setattr(miner, "clock_off_s", 0.0))
         else:
             assert kind in ONE_SHOT | LIES | {"duplicate"}
             miner.misdeeds.armed[kind] = fault

@@ -87,11 +87,6 @@ class Miner:
     def wall_ns(self) -> int:
         return self._world.queue.true_wall_ns() + round(self.clock_off_s * 1e9)
 
-    def set_clock(self, off_s: float) -> None:
-        """Its wall clock is off, and its process forgets what it knew of the leader's."""
-        self.clock_off_s = off_s
-        self.time = ServerTime(self)
-
     # Life.
 
     def start(self) -> None:
@@ -100,6 +95,7 @@ class Miner:
             return
         self._life += 1
         self._began_s = self._world.queue.now_s
+        self.time = ServerTime(self)
         self._fetching = self._draining = False
         self.machine.enter(Mode.BOOT)
         self.later(self._world.settings.boot_s, self._sync)

@@ -28,7 +28,6 @@ from validator.simulator.world import World
 
 RARELY = 200_000
 """Allocations between two collections."""
-MAX_DAYS_S = 86_400.0 * 3650
 
 
 class Stuck(BrigadeError):
@@ -87,7 +86,7 @@ def _run(world: World) -> None:
         elif miner.index not in absent:
             world.queue.after(0.0, miner.start)
     world.leader.start()
-    limit_s = MAX_DAYS_S if world.settings.trace is not None else world.longest_s()
+    limit_s = world.longest_s()
     while not (world.done and world.leader.current is None):
         if not world.queue.step(limit_s):
             state = world.records.state

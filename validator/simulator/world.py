@@ -124,6 +124,15 @@ class World:
         miner.tally.step_tokens = power.step_tokens
         return miner
 
+    def start_from(self, other: World) -> None:
+        """Begin with another world's first weights and hotkeys, before anything has happened."""
+        first = other.ground.weights[Revision(0)]
+        assert isinstance(self.records, FastRecords)
+        assert len(first) == self.count
+        self.ground.weights[Revision(0)] = first
+        self.losses = [self.ground.problem.loss(first)]
+        self.records = FastRecords.begin(self.spec, self.records.leader, self.queue, first)
+
     def new_session(self, miner: Miner) -> Session:
         """The work of a process that found no disk."""
         number = len(self.sessions) if self._audit else miner.life
@@ -171,8 +180,15 @@ class World:
         than the faults say."""
         away_s = sum(f.duration_s for f in self.settings.faults if f.duration_s < 1e9)
         starts_s = max((f.start for f in self.settings.faults if isinstance(f.start, float)), default=0.0)
-        times = Deadlines.of(self.spec)
-        return (self.settings.rounds + MAX_ATTEMPTS) * 2 * times.longest_s + 20 * away_s + starts_s + 10_000.0
+        times, trace = Deadlines.of(self.spec), self.settings.trace
+        absent_s = 0.0 if trace is None else trace.length_s  # for so long there may be no machine at all
+        return (
+            (absent_s * self.settings.rounds)
+            + (self.settings.rounds + MAX_ATTEMPTS) * 2 * times.longest_s
+            + 20 * away_s
+            + starts_s
+            + 10_000.0
+        )
 
     # Messages.
 
@@ -292,7 +308,7 @@ class World:
             members.setdefault(member.hotkey, []).append(member)
         self._members[revision] = members
         self.losses.append(self.ground.problem.loss(result.new_weights))
-        self._follow_ghosts(revision)
+        self._ghosts = [ghost for ghost in self._ghosts if self._haunt(ghost, revision)]
         self._forget(plan.round)
 
     def phase_began(self, name: str) -> None:
@@ -305,9 +321,14 @@ class World:
         self.on_phase(opened.round if opened is not None else last, name)
 
     def bury(self, session: Session, tally: Tally) -> None:
-        """A machine is gone with its disk."""
+        """A machine is gone with its disk; what the log has done meanwhile comes first."""
         session.forget_the_missing()
-        self._ghosts.append(Ghost(session, tally))
+        ghost = Ghost(session, tally)
+        alive = True
+        for number in range(session.held + 1, self.head + 1):
+            alive = alive and self._haunt(ghost, Revision(number))
+        if alive:
+            self._ghosts.append(ghost)
 
     def note_fate(self, fate: Fate) -> None:
         """No step may be merged twice."""
@@ -319,18 +340,15 @@ class World:
             self.violations.append(f"steps {offer.first} to {offer.mark} of {offer.session.hotkey} are merged twice")
         offer.session.merged = [*spans[-4:], (offer.first, offer.mark)]
 
-    def _follow_ghosts(self, revision: Revision) -> None:
-        left = []
-        for ghost in self._ghosts:
-            session, mark = ghost.session, ghost.session.newest_there()
-            for fate in session.follow(revision, self.named(revision, session.hotkey), mark):
-                self.note_fate(fate)
-                ghost.tally.settle(fate, self.spec, dead=True)
-            if session.pending is not None:
-                left.append(ghost)
-            ghost.tally.lose("death", mark - session.settled)
-            session.settled = mark
-        self._ghosts = left
+    def _haunt(self, ghost: Ghost, revision: Revision) -> bool:
+        """Book what a plan says of a dead process; whether the next plan may say more."""
+        session, mark = ghost.session, ghost.session.newest_there()
+        for fate in session.follow(revision, self.named(revision, session.hotkey), mark):
+            self.note_fate(fate)
+            ghost.tally.settle(fate, self.spec, dead=True)
+        ghost.tally.lose("death", mark - session.settled)
+        session.settled = mark
+        return session.pending is not None
 
     def _forget(self, round_id: RoundId) -> None:
         """What nobody can ask for any more."""
