@@ -198,6 +198,7 @@ def summary(report: VerifyReport) -> list[str]:
     lines += [f"rejected and not in the bucket: {key}" for key in report.absent]
     if report.replaced:
         lines.append(f"replaced by newer ones of the same miner and round: {report.replaced} submissions")
+    lines += [f"refused, its bytes are not those of its name: {key}" for key in report.refused]
     for key in report.unreferenced:
         why = report.suspicious.get(key)
         lines.append(f"suspicious, nothing refers to: {key}: {why}" if why else f"nothing refers to: {key}")

@@ -34,6 +34,7 @@ from common.runlog.remerge import ShardMemory, remerge
 from common.runlog.state import RevisionNode, RunState
 from common.runlog.told import Told, check_tail, slot_missing, suspicion
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
+from common.store.multipart import PART_BYTES
 from common.store.port import ObjectInfo, ObjectStore
 from common.units import RoundId, Sha256, ShardId
 
@@ -63,6 +64,8 @@ class VerifyReport:
     """Other objects that nothing in the log refers to; their hashes or signatures are right."""
     suspicious: Mapping[str, str]
     """Those of them that no honest run leaves behind, or only while it commits: key and why."""
+    refused: tuple[str, ...]
+    """Deltas in parts that no plan accepted and whose bytes are not those of their name: uploads that were refused."""
     unreported: tuple[RoundId, ...]
     """Rounds that ended and of which no validator's report is there."""
     lease: bool
@@ -85,6 +88,7 @@ class _Work:
     replaced: int = 0
     unreferenced: list[str] = field(default_factory=list)
     suspicious: dict[str, str] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
     merges: int = 0
 
 
@@ -117,6 +121,7 @@ def verify_run(
         replaced=work.replaced,
         unreferenced=tuple(work.unreferenced),
         suspicious=work.suspicious,
+        refused=tuple(work.refused),
         unreported=tuple(sorted(work.told.ended.keys() - work.reported)),
         lease=keys.lease_key(run) in work.reader.proved,
     )
@@ -277,10 +282,21 @@ def _verify_rest(work: _Work, state: RunState) -> None:
     work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
 
 
+def _prove_bytes(work: _Work, info: ObjectInfo, kind: str, sha256: Sha256) -> None:
+    """No store holds an object that came in parts against the hash of the whole, so a sender can leave wrong bytes
+    under a name. Leaders refuse them when they read them; what plans accept was proved before this is asked."""
+    try:
+        work.reader.prove_hash(info, sha256)
+    except VerifyError:
+        if kind != "delta" or info.size_bytes <= PART_BYTES:
+            raise
+        work.refused.append(info.key)
+
+
 def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyParts) -> None:
     if parts.kind in ("delta", "update", "snapshot"):
         assert parts.sha256 is not None
-        work.reader.prove_hash(info, parts.sha256)
+        _prove_bytes(work, info, parts.kind, parts.sha256)
         return
     body = work.reader.fetch(info.key, max_bytes=MAX_SMALL_BYTES)
     if parts.kind == "manifest":

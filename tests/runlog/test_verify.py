@@ -117,6 +117,20 @@ def test_a_manifest_without_its_delta_is_wrong_even_if_nothing_refers_to_it() ->
     assert found_wrong(store).key == delta
 
 
+def test_wrong_bytes_that_came_in_parts_are_told_unless_a_plan_accepted_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world()
+    left_over = next(key for key in verify_run(w.store, "tiny").unreferenced if key.endswith(".delta"))
+    accepted = next(key for key in keys_of("delta", w) if key != left_over and not _is_rejected(w, key))
+    monkeypatch.setattr("common.runlog.verify.PART_BYTES", 1)
+    for key, refused in ((left_over, True), (accepted, False)):
+        store = copy_store(w.store)
+        store.corrupt(key, lambda body: _flip(body, 0, 0))
+        if refused:
+            assert verify_run(store, "tiny").refused == (key,)
+        else:
+            assert found_wrong(store).key == key
+
+
 def _stranger(w: World) -> tuple[str, bytes]:
     return "runs/tiny/notes.txt", b"hello"
 
