@@ -83,6 +83,8 @@ class Intake:
         async with self._turn(current, submission.line):
             if await self._joined(submission.manifest):
                 await self._check(current, submission, last_call=True)
+            elif submission.complete:  # lost since: it must not be looked for again and again
+                current.submissions.settle(submission, NOT_UPLOADED, self._board.now_s(), last_call=True)
 
     # Taking in what has come.
 

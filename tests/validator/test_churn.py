@@ -261,3 +261,20 @@ def test_a_leader_gives_its_own_word_for_what_the_one_before_receipted(world: Wo
         assert (word.signer, word.manifest_sha256) == (VALIDATOR.hotkey, receipt.manifest_sha256)
 
     asyncio.run(go())
+
+
+def test_a_drip_whose_object_is_lost_does_not_hold_the_round(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 2)
+        dead = world.miners[0]
+        made = await dead.drip(validator, 2)
+        dead.silent = True
+        world.store.delete(made.manifest.key)
+        await drive(world, validator, 1)
+
+    asyncio.run(go())
+    [member] = of(plans(world)[0], world.miners[0])
+    assert (member.decision, member.code) == ("deferred", "incomplete")
+    assert world.log().tokens_merged == 2 * WORK
