@@ -219,10 +219,6 @@ class Submissions:
         held = self._held.get(hotkey)
         return held is not None and held.delivered
 
-    def shards(self) -> int:
-        """Shards of which something has come whole."""
-        return len({line[0] for line, order in self._lines.items() if self._newest_complete(order) is not None})
-
     def came(self) -> set[Hotkey]:
         """Who has brought anything whole, be it late."""
         late = (self._found[name] for name in self._late if name in self._found)

@@ -46,11 +46,6 @@ class WorkTime:
         """Worked since the last mark that a plan named; None when unknown."""
         return None if self.begun_s is None else self.worked_s - self.begun_s
 
-    @property
-    def so_far(self) -> Seen:
-        """The same as it bounds a claim made now."""
-        return UNKNOWN if self.begun_s is None else Seen(self.worked_s - self.begun_s, True)
-
     def hear(self, beat: Heartbeat, before: Heartbeat | None, before_s: float, now_s: float, overlap: bool) -> None:
         """A heartbeat came, newer than ``before``, which came at ``before_s``."""
         if before is None:
