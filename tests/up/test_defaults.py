@@ -36,7 +36,9 @@ def test_the_demos_figures() -> None:
     assert spec.round.target_tokens == 4 * 60 * 8 * 128
     assert spec.round.quorum_tokens == spec.round.target_tokens // 4
     assert [spec.codec.delta_density(revision) for revision in (0, 1, 2, 3, 9)] == [4096, 4096, 2048, 1024, 512]
-    assert (spec.inner.steps_schedule, spec.inner.decay_steps) == ((60,), 12 * 60)
+    assert [spec.inner.steps_of(Revision(revision)) for revision in (0, 1, 2, 3, 9)] == [20, 30, 45, 60, 60]
+    assert spec.target_tokens(Revision(0)) == 4 * 20 * 8 * 128
+    assert (spec.inner.kind, spec.inner.decay_steps) == ("muon", 20 + 30 + 45 + 9 * 60)
     assert (spec.outer.lr, spec.outer.momentum) == (1.0, 0.0)
 
 
