@@ -439,12 +439,9 @@ class Leader:
     def _end(self, current: Round) -> None:
         world = self._world
         committed = current.state.phase is Phase.COMMITTED
-        plan = current.opened.plan
-        if committed and plan is not None and current.judgement is not None:
+        if committed and current.judgement is not None:
             self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
-            own = {m.hotkey: m.delta.sha256 for m in plan.members if m.base_revision == plan.base_revision}
-            came = [hotkey for hotkey, held in current.submissions.held().items() if held.delivered or held.tokens]
-            self.members.note_committed(current.state.round, own, came)
+            self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = current, None
         world.phase_began("gap")
         world.news()
