@@ -104,8 +104,9 @@ class Uplink:
                     return Delivery(False, error.code, error.message)
                 self._doubt()
                 raise
-            except Retryable:
-                self._doubt()
+            except Retryable as fault:
+                if fault.retry_after_s is None:  # who asks for patience is there, and leads
+                    self._doubt()
                 raise
             finally:
                 over.set()

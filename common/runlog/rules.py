@@ -33,7 +33,7 @@ from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, is_sha256
 
 CONTENT_REFUSALS = frozenset({"bad_plan", "no_quorum", "bad_revision"})
 """What the entry itself contradicts: it will be refused again, whoever leads."""
-CONTENT_FAILURES = frozenset({"loss_guard", "bad_merge", "all_rejected"})
+CONTENT_FAILURES = frozenset({"loss_guard", "bad_merge", "all_rejected", "no_members", "bad_plan", "bad_revision"})
 """Codes of aborted rounds that say something of what was delivered, not of who was there."""
 MAX_FAILURES = 3
 """Rounds aborted for their content, one after the other, before a person must look."""
