@@ -35,11 +35,18 @@ class Errand:
         self._miner = miner
         self._transfer: Transfer | None = None
         self._held = miner.misdeeds.take_for("late", offer.final)
-        if "die_before_upload" in miner.misdeeds.armed:
-            self._world.kill(miner, "die_before_upload")
-            self.ended = True
-            return
-        self._announce()
+
+    def begin(self) -> None:
+        """Set off; it may end at once."""
+        if "die_before_upload" in self._miner.misdeeds.armed:
+            self._world.kill(self._miner, "die_before_upload")
+        else:
+            self._announce()
+
+    def left_s(self) -> float | None:
+        """Until the last byte is there, as far as is known."""
+        transfer = self._transfer
+        return None if transfer is None else self._miner.machine.up.seconds_for(transfer.left_bytes)
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
@@ -65,7 +72,7 @@ class Errand:
     def _refused(self, refusal: object) -> None:
         """For now: the next round may take it, if a plan has deferred it. The miner asks again by itself."""
         assert isinstance(refusal, Rejected)
-        self.ended = True
+        self._end(refused=True)
 
     def _receipted(self, stored: object) -> None:
         assert isinstance(stored, StoredSubmission)
@@ -114,8 +121,12 @@ class Errand:
         if finding.code in NOT_THERE:
             self._again()
             return
-        self.ended = True
         self.offer.told = True
+        self._end(refused=False)
+
+    def _end(self, refused: bool) -> None:
+        self.ended = True
+        self._miner.delivered(refused)
 
     def _again(self) -> None:
         self._miner.later(timeouts.RETRY_FIRST_S, lambda: None if self.ended else self._upload())

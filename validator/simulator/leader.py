@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from common import timeouts
 from common.errors import Rejected, Retryable
-from common.merge.outer import OuterState, outer_step
+from common.merge.outer import outer_step
 from common.records import StoredSubmission
 from common.runlog.entries import (
     EntryData,
@@ -26,7 +26,7 @@ from common.runlog.entries import (
 )
 from common.runlog.recompute import MergeResult, merge_values
 from common.runlog.rules import CONTENT_REFUSALS
-from common.units import Revision, RoundId
+from common.units import RoundId
 from validator.checks import Finding
 from validator.gating import Entrant, judge
 from validator.harm import Search, examine
@@ -34,6 +34,7 @@ from validator.judgement import judgement, without
 from validator.members import MAX_MEMBERS, Members
 from validator.merging import MOST_RISE_NATS, Merged
 from validator.round import core
+from validator.round.deadlines import freeze_in_s
 from validator.round.facts import Action, Decision, Harm, Phase
 from validator.round.opening import next_opening
 from validator.round.tokens import proven_rates
@@ -59,7 +60,8 @@ class Leader:
         self.alive = False
         self.stopped = False
         self.cut = False
-        self.last_outer: dict[Revision, OuterState] = {}
+        self.freeze_at_s = 0.0
+        """When uploads must be there, as it tells the miners."""
         self._world = world
         self._life = 0
         self._took_over = 0
@@ -269,6 +271,8 @@ class Leader:
         facts = facts_of(current, state, self.members if taking else self._nobody, now_s)
         decision = core.tick(current.state, facts, now_s, current.policy)
         current.state = decision.state
+        if taking:
+            self.freeze_at_s = now_s + freeze_in_s(current.state, facts.members, now_s, current.policy)
         if current.state.phase is not before:
             self._phase_changed(before)
         if decision.action is Action.WAIT:

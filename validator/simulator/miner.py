@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from common.clock import ServerTime
 from common.units import Hotkey, Revision, RoundId
 from common.wire import Heartbeat, Phase
-from validator.simulator.errands import Errand
+from validator.simulator.conduct import Conduct
 from validator.simulator.events import Timer
 from validator.simulator.machines import Machine, Mode
 from validator.simulator.misdeeds import Misdeeds
@@ -61,19 +61,14 @@ class Miner:
         self.tally = Tally()
         self.misdeeds = Misdeeds()
         self.session: Session | None = None
-        self.round: RoundId | None = None
-        """The round that it works for, as far as it knows."""
-        self.last_beat_s = 0.0
+        self.fetching = False
+        """A newer revision is on its way."""
         self._world = world
         self._life = 0
         self._began_s = 0.0
         self._began_steps = 0
         self._seq = 0
-        self._errands: list[Errand] = []
-        self._fetching = False
-        self._draining = False
-        self._drip: Timer | None = None
-        self._drip_due = False
+        self._conduct: Conduct | None = None
         self._frozen: list[Callable[[], None]] = []
         self.clock_off_s = 0.0
         """How far its wall clock is ahead."""
@@ -96,7 +91,8 @@ class Miner:
         self._life += 1
         self._began_s = self._world.queue.now_s
         self.time = ServerTime(self)
-        self._fetching = self._draining = False
+        self.fetching = False
+        self._conduct = Conduct(self._world, self)
         self.machine.enter(Mode.BOOT)
         self.later(self._world.settings.boot_s, self._sync)
 
@@ -124,11 +120,8 @@ class Miner:
 
     def drain(self) -> None:
         """SIGTERM: hand in what there is, then leave."""
-        if self.machine.mode is not Mode.TRAIN or self._draining:
-            return
-        self._draining = True
-        self._final()
-        self.machine.enter(Mode.IDLE)
+        if self._conduct is not None and self.machine.mode is Mode.TRAIN and not self._conduct.draining:
+            self._conduct.drain()
 
     def stop(self) -> None:
         """SIGSTOP."""
@@ -145,6 +138,10 @@ class Miner:
 
     def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         """Call in so many seconds, unless this process has died by then; while it is stopped the call waits."""
+        return self.at(self._world.queue.now_s + delay_s, call)
+
+    def at(self, at_s: float, call: Callable[[], None]) -> Timer:
+        """The same, at a moment."""
         life = self._life
 
         def due() -> None:
@@ -155,15 +152,11 @@ class Miner:
             else:
                 call()
 
-        return self._world.queue.after(delay_s, due)
+        return self._world.queue.at(at_s, due)
 
     def steps(self) -> int:
         """Inner steps of this session so far."""
         return int(self.machine.trained_s() / self.machine.power.step_s + STEP_SLACK)
-
-    def alive(self, life: int) -> bool:
-        """Whether the process of that life still runs."""
-        return life == self._life and self.machine.online
 
     @property
     def life(self) -> int:
@@ -180,9 +173,10 @@ class Miner:
         self.machine.enter(Mode.OFF)
         self.machine.up.cancel_all()
         self.machine.down.cancel_all()
-        self._errands.clear()
         self._frozen.clear()
-        self.round = None
+        if self._conduct is not None:
+            self._conduct.end()
+        self._conduct = None
 
     # Getting to the head.
 
@@ -216,29 +210,29 @@ class Miner:
         self.machine.set_trained_s(session.anchor_steps * self.machine.power.step_s)
         self.machine.enter(Mode.TRAIN)
         self._follow(head)
-        self.notice()
-        self._await_drip()
+        assert self._conduct is not None
+        self._conduct.begin()
 
     # Following the log.
 
     def notice(self) -> None:
-        """A heartbeat's reply told of news, or the miner has looked by itself."""
-        session = self.session
-        if session is None or self._fetching or self.machine.mode not in (Mode.TRAIN, Mode.IDLE):
-            return
-        if self._world.head > session.held:
-            self._fetching = True
-            self._fetch(session.held, self._fetched)
-            return
-        self.round = self._world.open_round
-        self._announce_again()
-        if self._world.closing:
-            self._final()
-        elif self._drip_due:
-            self._send_drip()
+        """A heartbeat's reply told of news, or something that was under way has ended."""
+        if self._conduct is not None:
+            self._conduct.look()
+
+    def delivered(self, refused: bool) -> None:
+        """The upload under way has come to its end."""
+        if self._conduct is not None:
+            self._conduct.delivered(refused)
+
+    def fetch_head(self) -> None:
+        """Get the head beside the training."""
+        assert self.session is not None
+        self.fetching = True
+        self._fetch(self.session.held, self._fetched)
 
     def _fetched(self, head: Revision) -> None:
-        self._fetching = False
+        self.fetching = False
         self._follow(head)
         self.notice()
 
@@ -250,98 +244,21 @@ class Miner:
             revision = Revision(number)
             for fate in session.follow(revision, self._world.named(revision, self.hotkey), self.steps()):
                 self.settle(fate)
-        keep = session.pending
-        for errand in self._errands:
-            if errand.offer is not keep:
-                errand.cancel()
-        self._errands = [errand for errand in self._errands if errand.offer is keep]
-        if self._world.spec.round.overlap is False and not self._draining:
-            self.machine.enter(Mode.TRAIN)
 
     def settle(self, fate: Fate) -> None:
         """Book what became of a submission."""
         self._world.note_fate(fate)
         self.tally.settle(fate, self._world.spec)
 
-    def _announce_again(self) -> None:
-        """What the leader, or another process of it, has not confirmed: the same manifests once more."""
-        session = self.session
+    def offer(self, round_id: RoundId, final: bool) -> Offer:
+        """A submission at this moment's mark."""
+        session, world = self.session, self._world
         assert session is not None
-        under_way = {errand.offer for errand in self._errands if not errand.ended}
-        wanted = [session.pending] if session.pending is not None and not session.pending.told else []
-        wanted += [offer for offer in session.offers[-1:] if offer.round == self.round and not offer.told]
-        for offer in wanted:
-            if offer not in under_way:
-                self._send(offer)
-
-    # Submissions.
-
-    def _await_drip(self) -> None:
-        if self._drip is not None:
-            self._drip.cancel()
-        self._drip_due = False
-        if self._world.spec.round.drip_s > 0:
-            self._drip = self.later(self._world.spec.round.drip_s, self._send_drip)
-
-    def _send_drip(self) -> None:
-        """Send what there is; when the round takes nothing now, as soon as one does."""
-        self._drip_due = True
-        session = self.session
-        if session is None or self._fetching or self.machine.mode is not Mode.TRAIN or self._draining:
-            return
-        if self.round is None or self.round != self._world.open_round or self._final_of(session) is not None:
-            return
-        if any(not errand.ended for errand in self._errands if errand.offer is not session.pending):
-            self._await_drip()
-            return
-        if self._offer(final=self._upload_is_long()):
-            self._await_drip()
-
-    def _final(self) -> None:
-        session = self.session
-        if session is None or self.round is None or self._final_of(session) is not None:
-            return
-        for errand in self._errands:
-            if errand.offer is not session.pending:
-                errand.cancel()
-        self._offer(final=True)
-        if not self._world.spec.round.overlap:
-            self.machine.enter(Mode.IDLE)
-
-    def _offer(self, final: bool) -> bool:
-        """A submission at this moment's mark; whether there was anything to say."""
-        session, steps = self.session, self.steps()
-        assert session is not None
-        assert self.round is not None
-        last = session.offers[-1].mark if session.offers else session.settled
-        if steps <= session.settled or (steps == last and not final):
-            return False
-        offer = session.offer(
-            self.round,
-            steps,
-            final,
-            self._world.queue.now_s,
-            self._world.sizes.delta(session.held),
-            self._world.lie(self),
-        )
+        sizes = world.sizes.delta(session.held)
+        offer = session.offer(round_id, self.steps(), final, world.queue.now_s, sizes, world.lie(self))
         offer.plain = offer.lie is None
-        self._world.register(offer)
-        self._send(offer)
-        return True
-
-    def _send(self, offer: Offer) -> None:
-        self._errands = [errand for errand in self._errands if not errand.ended]
-        self._errands.append(Errand(self._world, self, offer))
-
-    def _final_of(self, session: Session) -> Offer | None:
-        return next((o for o in reversed(session.offers) if o.final and o.round == self.round), None)
-
-    def _upload_is_long(self) -> bool:
-        """Whether a final sent only after the closing would miss the freeze."""
-        session = self.session
-        assert session is not None
-        needed_s = self.machine.up.seconds_for(self._world.sizes.delta(session.held)[0])
-        return needed_s > self._world.spec.round.submit_deadline_s
+        world.register(offer)
+        return offer
 
     def close_books(self) -> None:
         """At the end: what plans have said already is booked, the rest is not decided."""
@@ -366,14 +283,15 @@ class Miner:
         self._seq += 1
         session, steps, step_tokens = self.session, self.steps(), self.machine.power.step_tokens
         settled = session.settled if session is not None else steps
-        final = self._final_of(session) if session is not None else None
+        conduct = self._conduct
+        final = conduct.final() if conduct is not None else None
         end = steps if final is None else final.mark
         now_s = self._world.queue.now_s
         said = Beat(
             session=f"{self.index:08x}{self._life:08x}",
             seq=self._seq,
-            phase=Phase.DRAINING if self._draining else _PHASE[self.machine.mode],
-            round=self.round,
+            phase=Phase.DRAINING if conduct is not None and conduct.draining else _PHASE[self.machine.mode],
+            round=conduct.round if conduct is not None else None,
             round_tokens=(end - settled) * step_tokens,
             round_steps=end - settled,
             ahead_tokens=(steps - end) * step_tokens,
@@ -383,7 +301,7 @@ class Miner:
                 training_s=max(0, steps - self._began_steps) * self.machine.power.step_s,
                 online_s=now_s - self._began_s,
             ),
-            upload=True if any(not errand.ended for errand in self._errands) else None,
+            upload=True if conduct is not None and conduct.errand is not None else None,
         )
         return cast(Heartbeat, said)
 

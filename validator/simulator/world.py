@@ -21,6 +21,7 @@ from common.runlog.recompute import MergeResult
 from common.runlog.rules import MAX_ATTEMPTS
 from common.spec import RunSpec
 from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
+from miner.policy import Order
 from validator.membership import Seat
 from validator.round.deadlines import Deadlines
 from validator.round.facts import Phase
@@ -41,6 +42,7 @@ from validator.submissions import Submission
 MBIT = 1e6
 Name = tuple[RoundId, Hotkey, Sha256]
 _KEPT_ROUNDS = 4
+_ORDERS: dict[Phase, Order] = {Phase.OPEN: "train", Phase.CLOSING: "submit"}
 
 
 @dataclass
@@ -159,11 +161,13 @@ class World:
         opened = self.records.state.open_round
         return opened.round if opened is not None and opened.plan is None else None
 
-    @property
-    def closing(self) -> bool:
-        """Whether the leader's answer tells to submit."""
+    def order(self) -> tuple[Order | None, float | None]:
+        """The leader's word on the open round, and in how many seconds it will freeze."""
         current = self.leader.current
-        return self.leader.listening and current is not None and current.state.phase is Phase.CLOSING
+        if not self.leader.listening or current is None:
+            return None, None
+        freeze_in_s = max(0.0, self.leader.freeze_at_s - self.queue.now_s)
+        return _ORDERS.get(current.state.phase, "wait"), freeze_in_s
 
     @property
     def done(self) -> bool:
