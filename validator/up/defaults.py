@@ -1,13 +1,13 @@
 """What a run is when nobody says otherwise: hyperparameters, round policy, gates and scoring of each preset.
 
-The figures of ``nano`` come from trials of one seed: in six rounds of four miners, steps of 8 × 128 bytes, Muon in growing
-rounds with slowly falling densities led to a held-out loss of 1.900 with 1.13 M tokens, AdamW at 2e-3 in rounds of 60
-steps to 1.915 with 1.47 M; what of it came from which change is not known. For the larger presets nothing was measured:
-they have what is usual. In trials of a smaller model with rounds of 10 steps densities 4096-1024-512 cost 3.4 % of the
-loss against dense deltas, and 1.7 % when halved every other round.
-A round ends at its token target; its deadline is generous, so that a loaded
-machine is slow and not worse. The cosine runs over a fixed number of rounds, whatever ``--rounds`` says, so that a run
-that is continued keeps its schedule.
+The figures of ``nano`` come from trials of one seed: in six rounds of four miners, steps of 8 × 128 bytes, Muon in
+growing rounds with slowly falling densities led to a held-out loss of 1.900 with 1.13 M tokens, AdamW at 2e-3 in rounds
+of 60 steps to 1.915 with 1.47 M; what of it came from which change is not known. For the larger presets nothing was
+measured: they have what is usual. In trials of a smaller model with rounds of 10 steps densities 4096-1024-512 cost
+3.4 % of the loss against dense deltas, and 1.7 % when halved every other round.
+
+A round ends at its token target; its deadline is generous, so that a loaded machine is slow and not worse. The cosine
+runs over a fixed number of rounds, whatever ``--rounds`` says, so that a run that is continued keeps its schedule.
 """
 
 from __future__ import annotations
