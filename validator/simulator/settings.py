@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from common import timeouts
 from common.codec.container import encoded_size
-from common.codec.params import CodecParams, delta_params, update_params
+from common.codec.params import delta_params, update_params
 from common.errors import OperatorError
 from common.model.layout import run_layouts
 from common.model.presets import preset
@@ -143,7 +143,8 @@ class Sizes:
     values: int
     """Parameters of the real model."""
     dimension: int
-    _known: dict[CodecParams, tuple[int, int]] = field(default_factory=dict)
+    _deltas: dict[Revision, tuple[int, int]] = field(default_factory=dict)
+    _updates: dict[Revision, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: RunSpec, model: str, dimension: int) -> Sizes:
@@ -151,17 +152,19 @@ class Sizes:
 
     def delta(self, base: Revision) -> tuple[int, int]:
         """Of a delta on ``base``: the real one, and that of the trained vector."""
-        return self._pair(delta_params(self.spec.codec, base))
+        known = self._deltas.get(base)
+        if known is None:
+            params = delta_params(self.spec.codec, base)
+            known = encoded_size(self.values, params), encoded_size(self.dimension, params)
+            self._deltas[base] = known
+        return known
 
     def update(self, revision: Revision) -> int:
         """Of the update that made ``revision``."""
-        return self._pair(update_params(self.spec.codec, Revision(revision - 1)))[0]
-
-    def _pair(self, params: CodecParams) -> tuple[int, int]:
-        known = self._known.get(params)
+        known = self._updates.get(revision)
         if known is None:
-            known = encoded_size(self.values, params), encoded_size(self.dimension, params)
-            self._known[params] = known
+            params = update_params(self.spec.codec, Revision(revision - 1))
+            known = self._updates[revision] = encoded_size(self.values, params)
         return known
 
     @property
