@@ -66,7 +66,7 @@ def row(name: str, trace: Trace, miners: int, rounds: int, seed: int) -> dict[st
     """Brigade and the two others on one trace."""
     began = time.perf_counter()
     turns = miners if trace.counts.max() <= 1 else 1
-    count = rounds or max(40, min(1000, round(trace.length_s / turns / ROUND_GOAL_S)))
+    count = rounds or max(40, min(400, round(trace.length_s / turns / ROUND_GOAL_S)))
     settings = Settings(miners=miners, rounds=count, seed=seed, trace=trace, preset="1b", dimension=1024)
     came: Outcome = simulate(settings)
     span_s = came.seconds
