@@ -68,7 +68,8 @@ class Conduct:
             if refused:
                 self._refused_at = (self.errand.offer, self._world.records.state.next_seq)
         self.errand = None
-        self.look()
+        if refused or self.draining or self._next() is not None or self.final() is None:
+            self.look()  # else the round has what it gets, and only news can change anything
 
     def final(self) -> Offer | None:
         """The last word to the round that it works for."""
@@ -93,8 +94,9 @@ class Conduct:
     def _do(self, move: Move) -> bool:
         """Make a move; whether to ask again at once."""
         miner = self._miner
-        if move is Move.SYNC:
+        if move is Move.SYNC:  # asked again as soon as it is there
             miner.fetch_head()
+            return False
         elif move is Move.RESTREAM:
             self.round = self._world.open_round
         elif move in (Move.DRIP, Move.FINAL):
@@ -104,6 +106,7 @@ class Conduct:
             miner.offer(self.round, final=move is Move.FINAL)
         elif move is Move.DELIVER:
             self._deliver()
+            return not self._world.spec.round.overlap
         elif move is Move.RECALL:
             assert self.errand is not None
             self.errand.cancel()

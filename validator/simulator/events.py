@@ -15,7 +15,7 @@ EPOCH_NS = 1_700_000_000_000_000_000
 """What the wall clock shows at second 0: any date does, as nothing is decided by it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Timer:
     """A call that is due at a moment, until it is cancelled."""
 

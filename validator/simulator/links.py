@@ -14,7 +14,7 @@ from validator.simulator.events import Queue, Timer
 _DONE_BYTES = 1e-6
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Transfer:
     """Some bytes on their way."""
 
