@@ -4,7 +4,7 @@
 
 Every trace of the directory is simulated with the 1b preset's sizes at 100 Mbit/s up and 500 down. A trace of one
 machine is rotated from miner to miner, so a run as long as trace / miners sees every moment of it once; so long each
-run is made, unless --rounds says otherwise. The last columns are the losses by cause.
+run is made, but no longer than so many rounds. The last columns are the losses by cause.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from validator.simulator.settings import Settings
 from validator.simulator.tally import CAUSES
 from validator.simulator.traces import Trace, read_trace
 
-ROUND_GOAL_S = 300.0
-"""About what one round takes, to say how many rounds a run is made of."""
+MOST_ROUNDS = 1500
+"""Of one run; a trace of many machines is longer, and its beginning must do."""
 
 
 def main() -> int:
@@ -50,7 +50,8 @@ def table(directory: Path, miners: int, rounds: int, seed: int) -> list[dict[str
     files = sorted(directory.glob("*.json"))
     if not files:
         raise OperatorError(f"there is no trace (*.json) in {directory}")
-    print(f"{'trace':<34} goodput   util   surv |   sync  80 % q | " + " ".join(f"{cause:>8}" for cause in CAUSES))
+    causes = " ".join(f"{cause:>8}" for cause in CAUSES)
+    print(f"{'trace':<34} rounds  hours | goodput   util   surv |   sync  80 % q | {causes}")
     rows = []
     for file in files:
         rows.append(row(file.stem, read_trace(file), miners, rounds, seed))
@@ -66,13 +67,21 @@ def row(name: str, trace: Trace, miners: int, rounds: int, seed: int) -> dict[st
     """Brigade and the two others on one trace."""
     began = time.perf_counter()
     turns = miners if trace.counts.max() <= 1 else 1
-    count = rounds or max(40, min(400, round(trace.length_s / turns / ROUND_GOAL_S)))
-    settings = Settings(miners=miners, rounds=count, seed=seed, trace=trace, preset="1b", dimension=1024)
+    settings = Settings(
+        miners=miners,
+        rounds=rounds or MOST_ROUNDS,
+        until_s=trace.length_s / turns,
+        seed=seed,
+        trace=trace,
+        preset="1b",
+        dimension=1024,
+    )
     came: Outcome = simulate(settings)
     span_s = came.seconds
     return {
         "trace": name.replace("availability__", "").replace("preemption__", "").replace("_v100_1", ""),
-        "rounds": count,
+        "rounds": came.rounds_committed + came.rounds_aborted,
+        "hours": round(span_s / 3600, 1),
         "goodput": came.goodput,
         "utilisation": came.utilisation,
         "survival": came.survival,
@@ -90,7 +99,9 @@ def line(figures: dict[str, object]) -> str:
     def share(key: str, width: int) -> str:
         return f"{float(str(figures[key])):>{width}.2%}"
 
-    head = f"{str(figures['trace'])[:34]:<34} {share('goodput', 7)} {share('utilisation', 6)} {share('survival', 6)}"
+    size = f"{figures.get('rounds', ''):>6} {float(str(figures['hours'])):>6.1f}"
+    head = f"{str(figures['trace'])[:34]:<34} {size} | "
+    head += " ".join((share("goodput", 7), share("utilisation", 6), share("survival", 6)))
     lost = " ".join(share(cause, 8) for cause in CAUSES)
     return f"{head} | {share('synchronous', 6)} {share('quorum', 7)} | {lost}"
 

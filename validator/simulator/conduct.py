@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MOST_MOVES = 12
 """At one moment; more would be a policy that contradicts itself."""
 
+LATER_S = 1e-3
+"""A look for a drip comes so long after it is due: rounding must not make it come before."""
+
 
 class Conduct:
     """One process's dealings with the leader."""
@@ -128,7 +131,6 @@ class Conduct:
         state, now_s = world.records.state, world.queue.now_s
         opened, errand, steps = state.open_round, self.errand, miner.steps()
         newest = self._newest(opened.round if opened is not None else None)
-        upload_s = miner.machine.up.seconds_for(world.sizes.delta(session.held)[0]) if self._measured else None
         order, freeze_in_s = world.order()
         waited_s = None if self._drain_s is None else now_s - self._drain_s
         return Facts(
@@ -154,7 +156,7 @@ class Conduct:
             making=None,
             newest=_made(newest),
             since_s=now_s - self._since_s,
-            upload_s=upload_s,
+            upload_s=self._upload_s(),
             to_deliver=self._next() is not None,
             delivering=self._delivering(session),
             recall=errand is not None and self._unwanted(errand.offer, session),
@@ -162,6 +164,13 @@ class Conduct:
             draining=waited_s is not None,
             hurry=waited_s is not None and waited_s >= self.times.hurry_s,
         )
+
+    def _upload_s(self) -> float | None:
+        """What sending a submission should take."""
+        miner = self._miner
+        if not self._measured or miner.session is None:
+            return None
+        return miner.machine.up.seconds_for(self._world.sizes.delta(miner.session.held)[0])
 
     def _newest(self, round_id: RoundId | None) -> Offer | None:
         """The latest submission for a round."""
@@ -194,10 +203,10 @@ class Conduct:
 
     def _await_drip(self) -> None:
         """Look again when a drip is due. When one is due but not possible, what makes it possible looks by itself."""
-        every_s = self.times.drip_every_s(None)
+        every_s = self.times.drip_every_s(self._upload_s())
         if every_s is None:
             return
-        due_s = self._since_s + every_s
+        due_s = self._since_s + every_s + LATER_S
         if due_s <= self._world.queue.now_s or (self._timer is not None and self._timer.at_s == due_s):
             return
         if self._timer is not None:

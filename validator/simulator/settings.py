@@ -48,6 +48,8 @@ class Settings:
     """Coldkeys, and networks, that the miners share; 0: each has its own."""
     rounds: int = 10
     """Rounds until the end, committed or aborted."""
+    until_s: float = 0.0
+    """Virtual time after which no further round is opened; 0: no such limit."""
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     trace: Trace | None = None
@@ -91,6 +93,7 @@ class Settings:
         _within("dimension", self.dimension, 1, MAX_DIMENSION)
         for name in ("up_mbit", "down_mbit", "storage_mbit"):
             _within(name, getattr(self, name), 1e-3, 1e6)
+        _within("until_s", self.until_s, 0, 1e10)
         for name in ("look_s", "boot_s", "notice_s", "latency_s", "storage_latency_s"):
             _within(name, getattr(self, name), 0, 1e6)
         _within("speed_spread", self.speed_spread, 0, 2)

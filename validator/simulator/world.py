@@ -171,8 +171,10 @@ class World:
 
     @property
     def done(self) -> bool:
-        """Whether as many rounds have ended as were asked for."""
-        state = self.records.state
+        """Whether as many rounds have ended as were asked for, or the time is over."""
+        state, until_s = self.records.state, self.settings.until_s
+        if until_s > 0 and self.queue.now_s >= until_s:
+            return True
         return state.rounds_committed + state.rounds_aborted >= self.settings.rounds
 
     def named(self, revision: Revision, hotkey: Hotkey) -> Sequence[PlanMember]:

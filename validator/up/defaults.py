@@ -102,7 +102,7 @@ POLICIES = {
         density_schedule=(4096, 4096, 2048, 2048, 1024, 1024, 512, 512, 256, 256, 128, 128, 64),
         train_deadline_s=7200.0,
         submit_deadline_s=1800.0,
-        drip_s=60.0,
+        drip_s=30.0,
     ),
 }
 
