@@ -226,18 +226,17 @@ class Session:
         if self.audit is not None:
             self.audit.moved += own.moved
             self.audit.largest = max(self.audit.largest, float(np.abs(own.sent).max(initial=0.0)))
-        cap_norm = REJECTED_CAP * norm(own.moved)
         if member.decision == "accepted":
             settled = books.accepted(self.account, own.target, own.sent, _terms(member), beta)
         elif member.decision == "deferred":
             sent = np.where(np.isfinite(own.sent), own.sent, np.float32(0))
-            pending = Pending(own.round, own.base, own.sha256, own.target, sent, cap_norm)
+            pending = Pending(own.round, own.base, own.sha256, own.target, sent, _cap_norm(own))
             settled = books.deferred(self.account, pending, beta)
             self.pending = own
         elif member.code in NOT_CAPPED:
             settled = books.not_capped(self.account, own.target, beta)
         else:
-            settled = books.rejected(self.account, own.target, cap_norm, beta)
+            settled = books.rejected(self.account, own.target, _cap_norm(own), beta)
         self._note(settled)
 
     def _settle_late(self, member: PlanMember | None) -> None:
@@ -273,11 +272,17 @@ def _make_group(base: Revision, group: Sequence[Offer]) -> None:
         offer.target = books.wanted(offer.session.account, offer.moved, beta)
     said = np.stack([offer.target if offer.lie is None else offer.lie(offer.target) for offer in group])
     finite = np.asarray(np.isfinite(said).all(axis=1))
-    bodies = encode_many(np.where(finite[:, None], said, np.float32(0)), params)
+    if not finite.all():
+        said[~finite] = 0
+    bodies = encode_many(said, params)
     decoded = decode_many(bodies, expect=params, count=len(weights)).values
     for place, offer in enumerate(group):
         offer.body = bodies[place] if finite[place] else _poisoned(bodies[place])
         offer.sent = decoded[place]
+
+
+def _cap_norm(offer: Offer) -> float:
+    return REJECTED_CAP * norm(offer.moved)
 
 
 def _poisoned(body: bytes) -> bytes:
