@@ -44,7 +44,9 @@ class Follower:
     async def _hint_or_poll(self) -> None:
         poll_s = POLL_HEARTBEATS * self._context.spec.round.heartbeat_s * (0.75 + 0.5 * self._context.uniform())
         try:
-            await asyncio.wait_for(self._hinted.wait(), poll_s)
+            # Not wait_for, which may swallow a cancellation that comes with the hint: then nobody would end this task.
+            async with asyncio.timeout(poll_s):
+                await self._hinted.wait()
         except TimeoutError:
             return
         self._hinted.clear()

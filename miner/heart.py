@@ -55,7 +55,8 @@ class Heart:
     async def farewell(self) -> None:
         """One heartbeat of a miner that goes, whatever becomes of it: the leader need not wait for the silence."""
         try:
-            await asyncio.wait_for(self._beat(), timeouts.GOODBYE_S)
+            async with asyncio.timeout(timeouts.GOODBYE_S):
+                await self._beat()
         except (TimeoutError, RemoteError) as error:
             logger.debug("the leader was not told of the end: {}", str(error) or "no answer in time")
 

@@ -165,7 +165,8 @@ class Session:
     async def _stay(self, train: bool) -> None:
         await self._let_train(train)
         try:
-            await asyncio.wait_for(self.changed.wait(), self.times.look_s)
+            async with asyncio.timeout(self.times.look_s):
+                await self.changed.wait()
         except TimeoutError:
             return
 
