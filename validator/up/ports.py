@@ -15,7 +15,8 @@ from common.errors import SetupError
 from common.files import write_atomically
 from common.ports import is_free
 
-FIRST, LAST = 22_701, 32_700  # above the storage server's
+FIRST, LAST = 30_001, 32_700
+"""Above the storage server's and their twins: that server chooses its ports at the same time."""
 
 
 def choose_ports(path: Path, servers: Mapping[str, str], rng: random.Random) -> dict[str, int]:
