@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from common.merge.damping import damping
 from common.merge.mean import member_scale
 from common.merge.shares import Share, capped_weights
 from common.runlog.entries import PlanMember, RoundFrozen
-from common.runlog.rules import counted_tokens
+from common.runlog.rules import counted_tokens, damping_for
 from common.spec import RunSpec
 from common.units import Coldkey, Hotkey, Revision, RoundId
 from validator.round.facts import Verdict
@@ -55,7 +54,7 @@ def judgement(
 ) -> Judgement:
     """Members, with the figures that follow from them."""
     verdict = summary(spec, base, members)
-    step = damping(verdict.tokens, spec.target_tokens(base), spec.gates.damping_at) if verdict.tokens > 0 else 1.0
+    step = damping_for(spec, base, verdict.tokens)
     return Judgement(tuple(members), step, verdict, coldkeys, watched)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from common import keys
 from common.errors import Rejected
+from common.merge.damping import damping
 from common.runlog.entries import (
     Entry,
     Genesis,
@@ -97,8 +98,8 @@ def check_plan(state: RunState, plan: RoundFrozen) -> str:
     counted = [(m.shard, m.hotkey, m.base_revision) for m in plan.members if m.decision != "rejected"]
     if len(counted) != len(set(counted)):
         return "of one miner, shard and base a plan accepts or defers one submission"
-    if not 0 < plan.damping <= 1:
-        return "damping lies above 0 and not above 1"
+    if plan.damping != plan_damping(state.spec, plan):
+        return f"its damping is {plan.damping}, and its tokens call for {plan_damping(state.spec, plan)}"
     for member in plan.members:
         problem = _check_member(state, plan, member)
         if problem:
@@ -111,6 +112,16 @@ def plan_tokens(spec: RunSpec, plan: RoundFrozen) -> int:
     """Validated tokens that a commit of the plan merges; a late one counts for ``late_weight``."""
     accepted = (member for member in plan.members if member.decision == "accepted")
     return sum(counted_tokens(spec, plan.base_revision, member) for member in accepted)
+
+
+def plan_damping(spec: RunSpec, plan: RoundFrozen) -> float:
+    """The damping that the plan's tokens call for, float32; 1 for a plan that merges nothing."""
+    return damping_for(spec, plan.base_revision, plan_tokens(spec, plan))
+
+
+def damping_for(spec: RunSpec, base: Revision, tokens: int) -> float:
+    """The damping of a plan on ``base`` that merges so many tokens."""
+    return damping(tokens, spec.target_tokens(base), spec.gates.damping_at) if tokens > 0 else 1.0
 
 
 def counted_tokens(spec: RunSpec, base: Revision, member: PlanMember) -> int:
@@ -150,15 +161,16 @@ def _check_member(state: RunState, plan: RoundFrozen, member: PlanMember) -> str
     if not is_sha256(member.manifest_sha256):
         return "manifest_sha256 is 64 lowercase hex digits"
     if member.decision == "accepted":
-        good = not member.code and 0 < member.scale <= member.weight <= _most_weight(member)
-        return "" if good else "an accepted member has no code, and 0 < scale ≤ weight ≤ its validated tokens"
+        good = not member.code and 0 < member.scale <= member.weight <= _most_weight(spec, plan, member)
+        return "" if good else "an accepted member has no code, and 0 < scale ≤ weight ≤ what its tokens count for"
     good = bool(member.code) and member.weight == 0 and member.scale == 0
     return "" if good else "a member that is not accepted has a code, and weight and scale 0"
 
 
-def _most_weight(member: PlanMember) -> float:
-    """Caps and lateness make a weight smaller, nothing makes it larger; as float32, as the weight is."""
-    return float(np.float32(member.tokens))
+def _most_weight(spec: RunSpec, plan: RoundFrozen, member: PlanMember) -> float:
+    """Caps make a weight smaller, nothing makes it larger; as float32, as the weight is."""
+    on_time = member.base_revision == plan.base_revision
+    return float(np.float32(member.tokens * (1.0 if on_time else spec.round.late_weight)))
 
 
 def _check_takeover(state: RunState, entry: Entry) -> None:
@@ -206,11 +218,18 @@ def _check_redo(before: RoundFrozen, plan: RoundFrozen) -> str:
         return "another attempt names the same submissions"
     dropped = 0
     for old, new in zip(before.members, plan.members, strict=True):
+        if _facts(old) != _facts(new):
+            return "another attempt says the same of who sent what"
         if old.decision == "accepted":
             dropped += new.decision == "rejected"
         if old.decision != new.decision and (old.decision, new.decision) != ("accepted", "rejected"):
             return "another attempt may only reject what was accepted"
     return "" if dropped else "another attempt rejects at least one member"
+
+
+def _facts(member: PlanMember) -> tuple[int, int, Sha256, int]:
+    """What no judgement changes."""
+    return member.uid, member.registered_block, member.manifest_sha256, member.tokens_claimed
 
 
 def _check_paused(state: RunState) -> None:

@@ -25,7 +25,7 @@ from common.runlog.entries import (
     encode_entry,
 )
 from common.runlog.replay import begin
-from common.runlog.rules import plan_tokens
+from common.runlog.rules import plan_damping, plan_tokens
 from common.runlog.state import RunState
 from common.spec import RunSpec, spec_hash
 from common.store.retry import RetryPolicy
@@ -160,13 +160,14 @@ def opened(state: RunState) -> RoundOpened:
     return RoundOpened(state.next_round, state.head)
 
 
-def frozen(state: RunState, *members: PlanMember, attempt: int = 0, damping: float = 1.0) -> RoundFrozen:
+def frozen(state: RunState, *members: PlanMember, attempt: int = 0, damping: float | None = None) -> RoundFrozen:
     """The plan of the open round; by default every miner is accepted on every shard."""
     assert state.open_round is not None
     spec = state.spec
     chosen = members or tuple(member(state, m, s) for s in range(spec.num_shards) for m in MINERS)
     ordered = tuple(sorted(chosen, key=lambda m: (m.shard, m.hotkey, m.round)))
-    return RoundFrozen(state.open_round.round, state.open_round.base_revision, attempt, damping, ordered)
+    plan = RoundFrozen(state.open_round.round, state.open_round.base_revision, attempt, 1.0, ordered)
+    return replace(plan, damping=plan_damping(spec, plan) if damping is None else damping)
 
 
 def committed(state: RunState, tokens: int | None = None) -> RevisionCommitted:

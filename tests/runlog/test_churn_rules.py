@@ -9,7 +9,7 @@ import pytest
 
 from common.runlog.entries import EntryData, Paused, PlanMember, Resumed, RoundFrozen
 from common.runlog.replay import apply
-from common.runlog.rules import MAX_ATTEMPTS, MAX_FAILURES, counted_tokens, plan_tokens
+from common.runlog.rules import MAX_ATTEMPTS, MAX_FAILURES, counted_tokens, plan_damping, plan_tokens
 from common.runlog.state import RunState
 from common.units import Revision, RoundId, sha256_hex
 from tests.runlog.support import (
@@ -132,7 +132,8 @@ def rejecting(plan: RoundFrozen, count: int, attempt: int | None = None) -> Roun
         replace(m, **refused) if i < count else m  # type: ignore[arg-type]  # fields by name
         for i, m in enumerate(plan.members)
     )
-    return replace(plan, attempt=plan.attempt + 1 if attempt is None else attempt, members=members)
+    again = replace(plan, attempt=plan.attempt + 1 if attempt is None else attempt, members=members)
+    return replace(again, damping=plan_damping(SPEC, again))
 
 
 def test_a_plan_is_made_again_without_suspects_and_commits() -> None:
@@ -206,10 +207,30 @@ def test_a_commit_and_absence_are_no_failures() -> None:
     assert state.failures == ()
 
 
-@pytest.mark.parametrize("damping", [0.0, 1.5, -1.0])
-def test_damping_is_a_share(damping: float) -> None:
+@pytest.mark.parametrize("damping", [0.0, 1.5, -1.0, 0.5])
+def test_damping_is_what_the_tokens_call_for(damping: float) -> None:
     state = after(led(), opened)
     assert code(state, frozen(state, damping=damping)) == "bad_plan"
+    few = frozen(state, member(state, MINERS[0], tokens=40))
+    assert few.damping < 1
+    assert code(state, few) == ""
+    assert code(state, replace(few, damping=1.0)) == "bad_plan"
+
+
+def test_a_late_weight_is_no_larger_than_the_spec_says() -> None:
+    state = second_round()
+    most = 100 * SPEC.round.late_weight
+    fair, heavy = late(state, weight=most, scale=most), late(state, weight=100.0, scale=most)
+    assert code(state, frozen(state, member(state, MINERS[0]), fair)) == ""
+    assert code(state, frozen(state, member(state, MINERS[0]), heavy)) == "bad_plan"
+
+
+@pytest.mark.parametrize("change", [{"uid": 7}, {"registered_block": 9}, {"manifest_sha256": sha256_hex(b"x")}])
+def test_another_attempt_changes_nobody(change: dict[str, object]) -> None:
+    state = after(led(), opened, frozen)
+    plan = rejecting(frozen(state), 1)
+    last = replace(plan.members[-1], **change)  # type: ignore[arg-type]  # fields by name
+    assert code(state, replace(plan, members=(*plan.members[:-1], last))) == "bad_plan"
 
 
 def test_whoever_was_merged_is_known() -> None:

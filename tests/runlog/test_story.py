@@ -78,7 +78,7 @@ def test_a_reason_is_told_without_what_stands_before_it(
 def test_the_story_tells_who_comes_late_who_is_waited_for_and_what_was_damped() -> None:
     def deferring(state: RunState) -> EntryData:
         waits = replace(member(state, MINERS[2], code="not_uploaded"), decision="deferred")
-        return frozen(state, member(state, MINERS[0]), waits, damping=0.5)
+        return frozen(state, member(state, MINERS[0], tokens=32), waits)
 
     def taking(state: RunState) -> EntryData:
         (late,) = state.deferred
@@ -87,7 +87,10 @@ def test_the_story_tells_who_comes_late_who_is_waited_for_and_what_was_damped() 
     waiting = told(after(lead, opened), deferring(after(lead, opened)), "")
     assert waiting == f"round 0 takes 1 of 2 deltas, waits for {MINERS[2].hotkey[:8]}…, damped to 0.50"
     state = after(lead, opened, deferring, committed, opened)
-    assert told(state, taking(state), "") == f"round 1 takes 1 of 1 deltas, late from {MINERS[2].hotkey[:8]}…"
+    assert (
+        told(state, taking(state), "")
+        == f"round 1 takes 1 of 1 deltas, late from {MINERS[2].hotkey[:8]}…, damped to 0.56"
+    )
 
 
 def test_a_pause_tells_its_evidence_and_who_ended_it() -> None:

@@ -31,7 +31,7 @@ from common.runlog.lease import LeaseKeeper
 from common.runlog.materialise import pack
 from common.runlog.recompute import MergeResult, merge_round
 from common.runlog.remerge import ShardMemory, read_delta, read_plan, rebuild
-from common.runlog.rules import MAX_FAILURES, plan_tokens
+from common.runlog.rules import MAX_FAILURES, plan_damping, plan_tokens
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.spec import RunSpec
@@ -118,11 +118,12 @@ class World:
             scale=16.0 if accepted else 0.0,
         )
 
-    def freeze(self, *members: PlanMember, attempt: int = 0, damping: float = 1.0) -> RoundFrozen:
+    def freeze(self, *members: PlanMember, attempt: int = 0) -> RoundFrozen:
         assert self.state.open_round is not None
         ordered = tuple(sorted(members, key=lambda m: (m.shard, m.hotkey, m.round)))
         opened_round = self.state.open_round
-        plan = RoundFrozen(opened_round.round, opened_round.base_revision, attempt, damping, ordered)
+        plan = RoundFrozen(opened_round.round, opened_round.base_revision, attempt, 1.0, ordered)
+        plan = replace(plan, damping=plan_damping(self.spec, plan))
         self.append(plan)
         return plan
 
@@ -284,7 +285,7 @@ def churned_world() -> World:
     world.freeze(*members)
     refused = {"decision": "rejected", "code": "guard_suspect", "tokens": 0, "weight": 0.0, "scale": 0.0}
     suspect = replace(members[0], **refused)  # type: ignore[arg-type]  # fields by name
-    world.commit(world.freeze(suspect, *members[1:], attempt=1, damping=0.5))
+    world.commit(world.freeze(suspect, *members[1:], attempt=1))
     world.append(opened(world.state))
     adopted = world.submit(MINERS[0], 0)
     world.append(aborted(world.state))
