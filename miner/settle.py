@@ -125,10 +125,11 @@ def _choose(plan: OwnPlan, live: Sequence[Outstanding]) -> tuple[PlanMember, Out
     """The one submission that the plan settles: the merged one, else the deferred one, else the latest."""
     by_name = {one.sent.name: one for one in live}
     found = [(m, one) for m in plan.members if (one := by_name.get((m.round, m.delta.sha256))) is not None]
-    return max(found, key=lambda pair: (_weight(pair[0]), pair[1].order), default=None)
+    return max(found, key=lambda pair: (rank(pair[0]), pair[1].order), default=None)
 
 
-def _weight(member: PlanMember) -> int:
+def rank(member: PlanMember) -> int:
+    """Of several decisions on cumulative submissions the highest is settled."""
     if member.decision == "rejected":
         return 0 if member.code in NOT_JUDGED else 1
     return 3 if member.decision == "accepted" else 2

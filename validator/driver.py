@@ -33,7 +33,7 @@ from validator.round import core
 from validator.round.facts import Action, Decision, Phase
 from validator.round.opening import Opening, next_opening
 from validator.round.tokens import proven_rates
-from validator.rounds import Round, begin, facts_of, finished, unreported
+from validator.rounds import Round, begin, carried_on, facts_of, finished, unreported
 from validator.scorer import Scorer
 from validator.submissions import Submissions
 
@@ -252,8 +252,7 @@ class Driver:
                 board.members.prove(proven_rates(judgement.watched, board.members.proven()))
             board.members.note_committed(current.state.round, current.named(), current.came())
         self._scorer.add(finished(current, board.journal.state))
-        failed = current.state.phase is Phase.ABORTED and current.state.code in CONTENT_FAILURES
-        self._before = None if failed else current.submissions  # then the bucket tells what may count still
+        self._before = carried_on(current)
         board.round = None
         await self._effects.tidy()
 

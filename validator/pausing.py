@@ -26,7 +26,11 @@ LAST_TOLD = 3
 
 def pause_entry(reader: ObjectReader, run: RunState) -> tuple[Paused, str]:
     """The entry that pauses the run, with the evidence of the rounds that failed, and its reason. Blocking."""
-    failed = failures(reader, run)
+    return pause_for(run, failures(reader, run))
+
+
+def pause_for(run: RunState, failed: Sequence[RoundAborted]) -> tuple[Paused, str]:
+    """The same from the rounds that ``run.failures`` counts. Pure."""
     facts = [f"round {one.round} {one.code}: {fact}" for one in failed for fact in _facts(one)]
     reason = (
         f"{len(run.failures)} rounds in a row failed for what was delivered ({', '.join(run.failures)}); the head "

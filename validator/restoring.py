@@ -49,6 +49,12 @@ def restore(
     return [submission for submission in found if submission is not None]
 
 
+def oldest_adopted(run: RunState, opened: OpenRound) -> RoundId:
+    """The oldest round whose work the open one may take over, if none failed for its content since. Pure."""
+    made = run.revisions[opened.base_revision].round
+    return RoundId(max(0 if made is None else made + 1, opened.round - MOST_ADOPTED))
+
+
 def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:
     """The seats of those that have one now."""
     seats = ((hotkey, membership.known(hotkey)) for hotkey in sorted(hotkeys))
@@ -74,12 +80,9 @@ def read_manifest(reader: ObjectReader, run: RunState, key: str) -> StoredSubmis
 
 def _first_round(reader: ObjectReader, run: RunState, opened: OpenRound) -> RoundId:
     """The first round on the open one's base whose work may count still."""
-    made = run.revisions[opened.base_revision].round
-    first = max(0 if made is None else made + 1, opened.round - MOST_ADOPTED)
-    if first == opened.round:
-        return opened.round
-    failed = last_content_failure(reader, run, RoundId(first))
-    return RoundId(first if failed is None else failed + 1)
+    first = oldest_adopted(run, opened)
+    failed = None if first == opened.round else last_content_failure(reader, run, first)
+    return first if failed is None else RoundId(failed + 1)
 
 
 def _newest(store: ObjectStore, run: RunState, round_id: RoundId) -> list[ObjectInfo]:

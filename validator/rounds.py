@@ -14,6 +14,7 @@ from loguru import logger
 from common.errors import Rejected
 from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_plan
+from common.runlog.rules import CONTENT_FAILURES
 from common.runlog.state import OpenRound, RevisionNode, RunState
 from common.store.port import ObjectReader
 from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256
@@ -98,6 +99,15 @@ class Finished:
     """Of the plan, or of what would have been one when there was none."""
     plan_sha256: Sha256 | None
     """Hash of the slot that holds the plan."""
+
+
+def carried_on(current: Round) -> Submissions | None:
+    """What the next round takes over of one that has ended; None when only the bucket tells what may count still.
+
+    What failed for its content is not taken over: the same deltas would fail the next round as well.
+    """
+    failed = current.state.phase is Phase.ABORTED and current.state.code in CONTENT_FAILURES
+    return None if failed else current.submissions
 
 
 def begin(run: RunState, now_s: float) -> Round:

@@ -6,10 +6,12 @@ import dataclasses
 
 import pytest
 
+from common.runlog.entries import RoundAborted
 from common.runlog.rules import MAX_FAILURES
 from common.runlog.state import OpenRound, Pause, RunState
 from common.units import Revision, RoundId, Sha256
 from tests.support.specs import tiny_spec
+from validator.pausing import pause_for
 from validator.round.opening import next_opening
 
 
@@ -28,10 +30,12 @@ def test_rounds_open_until_the_goal_is_reached() -> None:
 def test_three_failures_for_content_pause_the_run_with_evidence() -> None:
     failures = ("loss_guard", "all_rejected", "loss_guard")[:MAX_FAILURES]
     assert next_opening(run(failures=failures[:-1])).do == "open"
-    found = next_opening(run(failures=failures))
-    assert (found.do, found.code) == ("pause", "loss_guard")
-    assert len(found.evidence) == MAX_FAILURES
-    assert "all_rejected" in " ".join(found.evidence)
+    assert next_opening(run(failures=failures)).do == "pause"
+    told = [RoundAborted(RoundId(n), Revision(2), code, (f"fact {n}",)) for n, code in enumerate(failures)]
+    entry, reason = pause_for(run(failures=failures), told)
+    assert entry.code == failures[-1]
+    assert entry.evidence == tuple(f"round {n} {code}: fact {n}" for n, code in enumerate(failures))
+    assert all(code in reason for code in failures)
 
 
 def test_a_paused_run_waits_for_the_owners_order() -> None:

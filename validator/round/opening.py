@@ -22,9 +22,6 @@ class Opening:
     """open: append ``round_opened``; pause, resume: append that entry; wait: for the owner's order; rest: the run has
     reached what it was started for."""
     reason: str
-    code: str = ""
-    """Of a pause."""
-    evidence: tuple[str, ...] = ()
 
 
 def next_opening(run: RunState, until: Revision | None = None, order: Sha256 | None = None) -> Opening:
@@ -37,8 +34,7 @@ def next_opening(run: RunState, until: Revision | None = None, order: Sha256 | N
         return Opening("wait", f"paused for {run.paused.code}: `brigade run resume` goes on")
     if len(run.failures) >= MAX_FAILURES:
         told = f"{len(run.failures)} rounds in a row were aborted for what was delivered"
-        evidence = tuple(f"{number} before: {code}" for number, code in enumerate(reversed(run.failures), start=1))
-        return Opening("pause", f"{told}: a person must look", run.failures[-1], evidence)
+        return Opening("pause", f"{told}: a person must look")
     if until is not None and run.head >= until:
         return Opening("rest", f"revision {run.head} is committed: done")
     return Opening("open", f"round {run.next_round} on revision {run.head}")

@@ -12,38 +12,31 @@ from typing import TYPE_CHECKING
 
 from common import timeouts
 from common.errors import Rejected, Retryable
-from common.merge.outer import outer_step
 from common.records import StoredSubmission
 from common.runlog.entries import (
     EntryData,
     LeaderChanged,
-    Paused,
-    PlanMember,
     Resumed,
     RoundAborted,
-    RoundFrozen,
     RoundOpened,
 )
-from common.runlog.recompute import MergeResult, merge_values
 from common.runlog.rules import CONTENT_REFUSALS
 from common.units import RoundId
 from validator.checks import Finding
-from validator.gating import Entrant, judge
-from validator.harm import Search, examine
-from validator.judgement import judgement, without
 from validator.members import MAX_MEMBERS, Members
-from validator.merging import MOST_RISE_NATS, Merged
+from validator.pausing import pause_for
+from validator.restoring import oldest_adopted
 from validator.round import core
 from validator.round.deadlines import freeze_in_s
-from validator.round.facts import Action, Decision, Harm, Phase
+from validator.round.facts import Action, Decision, Phase
 from validator.round.opening import next_opening
 from validator.round.tokens import proven_rates
-from validator.rounds import Round, begin, facts_of
+from validator.rounds import Round, begin, carried_on, facts_of
 from validator.simulator.desk import Desk
+from validator.simulator.effects import Effects
 from validator.simulator.events import Timer
-from validator.simulator.records import SHARD
-from validator.simulator.work import Offer, make_all
-from validator.submissions import Standing, Submission
+from validator.simulator.work import Offer
+from validator.submissions import Submission, Submissions
 
 if TYPE_CHECKING:
     from validator.simulator.world import World
@@ -70,7 +63,8 @@ class Leader:
         self._away_since_s: float | None = None
         self._failures = 0
         self._slept_from_s = 0.0
-        self._before: Round | None = None
+        self._before: Submissions | None = None
+        self._effects = Effects(world)
         self._new_process()
 
     def _new_process(self) -> None:
@@ -205,8 +199,7 @@ class Leader:
         state, now_s = world.records.state, world.queue.now_s
         if state.open_round is not None:
             current = begin(state, now_s)
-            for submission in self._restored(current):
-                current.submissions.add(submission)
+            self._restore(current)
             current.submissions.closed = state.open_round.plan is not None
             current.follow(state, lambda: world.coldkeys)
             self.current = current
@@ -214,14 +207,14 @@ class Leader:
             self.members.expect(world.hotkeys, now_s)
         world.news()
 
-    def _restored(self, current: Round) -> list[Submission]:
-        """As ``validator.restoring``: what the bucket keeps that may count."""
+    def _restore(self, current: Round) -> None:
+        """Take in what the bucket keeps that may count, by the rules of ``validator.restoring``."""
         world, state, now_s = self._world, self._world.records.state, self._world.queue.now_s
         base = state.revisions[current.state.base_revision]
-        first = 0 if base.round is None else base.round + 1
+        failed = [entry.round + 1 for entry in world.failed if entry.base_revision == base.revision]
+        first = max(oldest_adopted(state, current.opened), *failed, 0)
         late = {(m.round, m.delta.sha256) for m in state.deferred}
         rounds = sorted({*range(first, current.state.round + 1), *(round_id for round_id, _ in late)})
-        found = []
         for round_id in rounds:
             for stored in world.records.kept(RoundId(round_id)):
                 manifest = stored.manifest
@@ -229,8 +222,7 @@ class Leader:
                 if own or (manifest.round, manifest.delta.sha256) in late:
                     finding = Finding() if own and manifest.final else None
                     seat = world.seats[manifest.signer]
-                    found.append(Submission(stored, seat, now_s, manifest.final, now_s, finding))
-        return found
+                    current.submissions.add(Submission(stored, seat, now_s, manifest.final, now_s, finding))
 
     def _open(self) -> float | None:
         world, state = self._world, self._world.records.state
@@ -238,7 +230,7 @@ class Leader:
             return world.settings.pause_s * 100
         opening = next_opening(state)
         if opening.do == "pause":
-            world.append(Paused(opening.code, opening.evidence), opening.reason)
+            world.append(*pause_for(state, world.failed[-len(state.failures) :]))
             world.later(PERSON_S, world.resume)
             return PERSON_S
         if opening.do == "wait":
@@ -247,7 +239,9 @@ class Leader:
         before, self._before = self._before, None
         self.current = begin(world.records.state, world.queue.now_s)
         if before is not None:
-            self.current.submissions.carry(before.submissions)
+            self.current.submissions.carry(before)
+        else:
+            self._restore(self.current)
         world.phase_began("open")
         world.news()
         return None
@@ -310,7 +304,7 @@ class Leader:
         round_id, base = current.state.round, current.state.base_revision
         if decision.action is Action.JUDGE:
             current.submissions.closed = True
-            self._work(world.settings.judge_s, self._judge)
+            self._work(world.settings.judge_s, lambda held: self._effects.judge(held, self.members, self._desk))
         elif decision.action is Action.PLAN:
             assert current.judgement is not None
             self._append(current.judgement.plan(round_id, base, 0), decision.reason)
@@ -319,7 +313,7 @@ class Leader:
             assert current.harm is not None
             self._append(current.redo.plan(round_id, base, current.harm.attempt + 1), decision.reason)
         elif decision.action is Action.REDUCE:
-            self._work(world.settings.reduce_s, self._reduce)
+            self._work(world.settings.reduce_s, self._effects.reduce)
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
             self._append(current.merged.commit, f"round {round_id} makes a revision")
@@ -364,89 +358,13 @@ class Leader:
 
         self._later(takes_s, done)
 
-    def _judge(self, current: Round) -> None:
-        world, state = self._world, self._world.records.state
-        base, now_s = current.state.base_revision, world.queue.now_s
-        self._desk.last_look(current, lambda found: world.offer_of(found).plain)
-        standings = current.submissions.for_plan()
-        make_all(world.offer_of(s.submission) for s in standings if s.submission is not None)
-        entrants = [self._entrant(standing) for standing in standings]
-        terms = self.members.terms(
-            world.spec, base, current.state.round, now_s, len({entrant.hotkey for entrant in entrants})
-        )
-        known = (lambda found: world.offer_of(found).sent) if world.fast else None
-        counts = {SHARD: world.count}
-        current.judgement = judge(world.spec, base, state.merged, entrants, counts, self._read, terms, known)
-
-    def _entrant(self, standing: Standing) -> Entrant:
-        _, hotkey, _ = standing.order
-        sha256 = standing.submission.manifest.delta.sha256 if standing.submission else None
-        if sha256 is None:
-            assert standing.deferred is not None
-            sha256 = standing.deferred.delta.sha256
-        return Entrant(standing, self.members.seen(hotkey, sha256), None)
-
-    def _read(self, found: Submission) -> bytes:
-        body = self._world.records.read(found.manifest)
-        if body is None:
-            raise Rejected("object_missing", f"no object at {found.manifest.key}")
-        return body
-
-    def _reduce(self, current: Round) -> None:
-        world, state = self._world, self._world.records.state
-        plan = state.open_round.plan if state.open_round is not None else None
-        assert plan is not None
-        base = current.state.base_revision
-        weights, outer = world.ground.weights[base], world.outer[base]
-        base_loss = world.ground.problem.loss(weights)
-        try:
-            result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
-            new_loss = world.ground.problem.loss(result.new_weights)
-            told = "" if new_loss <= base_loss + MOST_RISE_NATS else f"the loss would go from {base_loss} to {new_loss}"
-        except Rejected as refusal:
-            if refusal.code == "no_members":
-                current.give_up(refusal.code, refusal.message)
-                return
-            told = str(refusal)
-        if told:
-            self._trouble(current, plan, told, base_loss)
-            return
-        self._store(current, plan, result)
-
-    def _store(self, current: Round, plan: RoundFrozen, result: MergeResult) -> None:
-        commit = self._world.records.revision(plan, result)
-        self._world.made[commit.revision] = result
-        current.merged = Merged(commit, (), "")
-
-    def _trouble(self, current: Round, plan: RoundFrozen, told: str, base_loss: float) -> None:
-        world, state = self._world, self._world.records.state
-        now_s = world.queue.now_s
-        search = Search(world.spec, world.coldkeys, base_loss, self._loss_alone, lambda: now_s, now_s + 1.0)
-        found = examine(plan, told, search)
-        before = current.judgement or judgement(world.spec, plan.base_revision, plan.members, world.coldkeys, {})
-        left = before.verdict
-        if found.suspects:
-            current.redo = without(world.spec, plan.base_revision, state.merged, before, found.suspects)
-            left = current.redo.verdict
-        current.harm = Harm(plan.attempt, found.evidence, tuple(sorted(found.suspects)), left)
-
-    def _loss_alone(self, member: PlanMember) -> float:
-        world, current = self._world, self.current
-        assert current is not None
-        base = current.state.base_revision
-        clip = member.scale / member.weight
-        step = (world.values_of(member) * clip).astype("float32")
-        weights, outer = world.ground.weights[base], world.outer[base]
-        new, _ = outer_step(weights, step, outer.momentum, world.spec.outer.lr, world.spec.outer.momentum)
-        return world.ground.problem.loss(new)
-
     def _end(self, current: Round) -> None:
         world = self._world
         committed = current.state.phase is Phase.COMMITTED
         if committed and current.judgement is not None:
             self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
             self.members.note_committed(current.state.round, current.named(), current.came())
-        self._before, self.current = current, None
+        self._before, self.current = carried_on(current), None
         world.phase_began("gap")
         world.news()
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from common.runlog.rules import counted_tokens
 from common.spec import RunSpec
-from validator.simulator.work import NOT_CAPPED, Fate
+from miner.settle import NOT_JUDGED
+from validator.simulator.work import Fate
 
 CAUSES = ("boot", "sync", "death", "late", "idle", "rejected")
 
@@ -51,7 +52,7 @@ class Tally:
             self.merged += counted
             self.lost["late"] += member.tokens - counted
             self.lost["rejected"] += offer.tokens - member.tokens
-        elif member is None or member.code in NOT_CAPPED:
+        elif member is None or member.code in NOT_JUDGED:
             self.lost["death" if dead else "late"] += offer.tokens
         else:
             self.lost["rejected"] += offer.tokens

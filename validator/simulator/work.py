@@ -21,12 +21,9 @@ from common.records import StoredSubmission
 from common.runlog.entries import PlanMember
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256, sha256_hex
+from miner.delta import REJECTED_CAP
+from miner.settle import NOT_JUDGED, rank
 from validator.simulator.quadratic import Quadratic
-
-REJECTED_CAP = 2.0
-"""As ``miner.delta``: after a rejection the residual keeps at most so many times the norm of the work."""
-NOT_CAPPED = frozenset({"too_late", "not_uploaded"})
-"""Codes of rejections that say nothing of what a delta holds."""
 
 Lie = Callable[[F32], F32]
 """What a dishonest miner sends instead of its target."""
@@ -178,7 +175,8 @@ class Session:
     def follow(self, revision: Revision, members: Sequence[PlanMember], steps: int) -> list[Fate]:
         """Go over to a revision at ``steps``, by what its plan says of this hotkey; what became of the submissions."""
         named = {member.delta.sha256: member for member in members}
-        own = next((offer for offer in reversed(self.offers) if offer.sha256 in named), None)
+        known = [(rank(named[offer.sha256]), offer.mark, offer) for offer in self.offers if offer.sha256 in named]
+        own = max(known, key=lambda each: each[:2])[2] if known else None
         late, self.pending = self.pending, None
         fates: list[Fate] = []
         if own is not None:
@@ -233,14 +231,14 @@ class Session:
             pending = Pending(own.round, own.base, own.sha256, own.target, sent, _cap_norm(own))
             settled = books.deferred(self.account, pending, beta)
             self.pending = own
-        elif member.code in NOT_CAPPED:
+        elif member.code in NOT_JUDGED:
             settled = books.not_capped(self.account, own.target, beta)
         else:
             settled = books.rejected(self.account, own.target, _cap_norm(own), beta)
         self._note(settled)
 
     def _settle_late(self, member: PlanMember | None) -> None:
-        if member is None or member.code in NOT_CAPPED:
+        if member is None or member.code in NOT_JUDGED:
             self._note(books.pending_returned(self.account))
         elif member.decision == "accepted":
             self._note(books.pending_accepted(self.account, _terms(member)))

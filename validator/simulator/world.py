@@ -18,7 +18,7 @@ from common.model.init import init_vector
 from common.model.shards import plan_shards
 from common.runlog.entries import EntryData, PlanMember, RoundAborted, RoundFrozen
 from common.runlog.recompute import MergeResult
-from common.runlog.rules import MAX_ATTEMPTS
+from common.runlog.rules import CONTENT_FAILURES, MAX_ATTEMPTS
 from common.spec import RunSpec
 from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
 from miner.policy import Order
@@ -92,6 +92,8 @@ class World:
         self.losses: list[float] = [problem.loss(first)]
         self.phase_s: dict[str, float] = {}
         self.aborts: dict[str, int] = {}
+        self.failed: list[RoundAborted] = []
+        """Rounds that ended for what was delivered, oldest first."""
         self.on_phase: Callable[[RoundId, str], None] = lambda _round, _phase: None
         self._ghosts: list[Ghost] = []
         self._offers: dict[Name, Offer] = {}
@@ -302,6 +304,7 @@ class World:
                 self._committed(before.open_round.plan)
             if after.rounds_aborted != before.rounds_aborted and isinstance(data, RoundAborted):
                 self.aborts[data.code] = self.aborts.get(data.code, 0) + 1
+                self.failed += [data] if data.code in CONTENT_FAILURES else []
 
     def _committed(self, plan: RoundFrozen) -> None:
         """A plan became the head."""
