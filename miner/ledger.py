@@ -53,6 +53,8 @@ class Ledger:
             else:
                 folder.drop_submission(one.sent)  # settled, or made with a residual that is lost
         made = cls(spec, folder, count, memory, live)
+        confirmed = folder.load_confirmed()
+        made._confirmed = next((one.sent.name for one in live if one.sent.manifest.delta.sha256 == confirmed), None)
         if (work := made.work) is not None:
             logger.info("found {} steps of work on revision {} on disk", work.steps, made.settled)
         return made
@@ -123,6 +125,7 @@ class Ledger:
                 return  # what is pending, or settled meanwhile, replaces nothing
             before = next((one for one in self._live if one.sent.name == self._confirmed), None)
             self._confirmed = sent.name
+            await in_thread(lambda: self._folder.save_confirmed(sent.manifest.delta.sha256))
             if before is not None and before.sent.name != sent.name:
                 # Of one round a leader takes the one of most steps for the newest, though the trainer went back since.
                 await self._keep([one for one in self._live if one.order >= before.order or _rivals(one, before)])

@@ -3,11 +3,12 @@
     memory.safetensors                      after each settlement: residual, what is pending, the optimizer's vectors,
                                             the settled revision, and work that was submitted and that no plan named
     submission-<round>-<hash>.safetensors   before its first byte is sent: moved, trace, manifest and delta
+    confirmed                               hash of the delta that the leader has confirmed last
 
-Each file is written whole beside its place, synced and renamed, and names the run, the spec and the hotkey. One rename,
-that of the memory, moves everything from one revision to the next: a submission counts only while its base is the
-memory's settled revision. So it is settled exactly once, and what an interrupted clean-up left behind counts for
-nothing. A file that is damaged or another run's is set aside (``.bad``) and said.
+Each file is written whole beside its place, synced and renamed, and those of vectors name the run, the spec and the
+hotkey. One rename, that of the memory, moves everything from one revision to the next: a submission counts only while
+its base is the memory's settled revision. So it is settled exactly once, and what an interrupted clean-up left behind
+counts for nothing. A file that is damaged or another run's is set aside (``.bad``) and said.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from common.errors import Rejected, SetupError
-from common.files import atomic_file, lock_file
+from common.files import atomic_file, lock_file, write_atomically
 from common.merge.account import Account, Pending
 from common.model.layout import Vector
 from common.spec import RunSpec, spec_hash
-from common.units import Hotkey, Revision
+from common.units import Hotkey, Revision, Sha256, is_sha256
 from miner.adamw import OptimizerState
 from miner.delta import Outstanding, Submission, decoded, reopen
 from miner.trace import TraceStep
@@ -91,6 +92,21 @@ class StateFolder:
         tensors = {**_work_tensors(one.work), "delta": _bytes(one.sent.delta)}
         facts = {"manifest": json.dumps(one.sent.record.to_json()), "cap_norm": repr(one.cap_norm)}
         self._save(self._submission_path(one.sent), tensors, facts | _work_facts(one.work))
+
+    def load_confirmed(self) -> Sha256 | None:
+        """The delta that the leader has confirmed last; None when nothing, or nothing readable, says so."""
+        try:
+            text = self._confirmed.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        return Sha256(text) if is_sha256(text) else None
+
+    def save_confirmed(self, sha256: Sha256) -> None:
+        write_atomically(self._confirmed, f"{sha256}\n".encode())
+
+    @property
+    def _confirmed(self) -> Path:
+        return self._folder / "confirmed"
 
     def drop_submission(self, sent: Submission) -> None:
         """Forget it: it is settled, or a later one holds all of it. Idempotent."""

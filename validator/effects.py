@@ -6,7 +6,8 @@ repeated at any time: nothing they write can differ, since every object is named
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from loguru import logger
 
@@ -50,17 +51,22 @@ class Effects:
         board, run = self._board, self._board.journal.state
         round_id, base = current.state.round, current.state.base_revision
         current.submissions.closed = True
-        for submission in current.submissions.unfinished():
-            await self._intake.last_look(current, submission)
+        await self._last_looks(current, current.submissions.unfinished())
         while unchecked := current.submissions.unchecked():
-            for submission in unchecked:
-                await self._intake.last_look(current, submission)
+            await self._last_looks(current, unchecked)
         entrants = [self._entrant(standing) for standing in current.submissions.for_plan()]
         count = len({entrant.hotkey for entrant in entrants})
         terms = board.members.terms(board.spec, base, round_id, board.now_s(), count)
         current.judgement = await in_thread(
             lambda: judge(board.spec, base, run.merged, entrants, board.counts(), self._read, terms)
         )
+
+    async def _last_looks(self, current: Round, submissions: Sequence[Submission]) -> None:
+        """Side by side, as many as the intake reads at once. Raises what one of them raised, when all are done."""
+        looks = (self._intake.last_look(current, submission) for submission in submissions)
+        for came in await asyncio.gather(*looks, return_exceptions=True):
+            if isinstance(came, BaseException):
+                raise came
 
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""
