@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
 
-from common import keys
 from common.blocking import in_thread
 from common.errors import RemoteError
 from common.identity import KeypairSigner, SignedRecord
-from common.records import Manifest, ObjectRef, Receipt, open_manifest, sign_manifest, sign_receipt
+from common.records import Manifest, Receipt, open_manifest, sign_manifest, sign_receipt
 from common.store.multipart import MIN_PART_BYTES, Md5
 from common.store.s3 import S3Store
-from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, sha256_hex
+from common.units import Hotkey, RoundId, Sha256, sha256_hex
 from common.wire import CompleteReply, MultipartTarget, SubmissionReply
 from miner.client import ValidatorClient
 from miner.delta import Submission
@@ -25,6 +24,7 @@ from miner.meter import UploadMeter
 from miner.patience import Patience
 from miner.places import StoragePlace
 from miner.uplink import Delivery, Uplink
+from tests.support.submissions import manifest_of
 from validator.uploads import Uploads
 
 LEADER = KeypairSigner.from_uri("//Leading")
@@ -48,24 +48,7 @@ class Sent:
 
 
 def submission(delta: bytes = DELTA) -> Submission:
-    digest, round_id = sha256_hex(delta), RoundId(4)
-    manifest = Manifest(
-        schema=1,
-        run="demo",
-        signer=MINER.hotkey,
-        key=keys.delta_key("demo", round_id, ShardId(0), MINER.hotkey, digest),
-        round=round_id,
-        base_revision=Revision(0),
-        base_sha256=Sha256("b" * 64),
-        shard=ShardId(0),
-        delta=ObjectRef(digest, len(delta)),
-        final=True,
-        tokens=1,
-        steps=1,
-        samples=(),
-        trace_root=Sha256("c" * 64),
-        partitions=(digest,),
-    )
+    manifest = manifest_of(MINER.hotkey, round_id=4, base=0, final=True, body=delta)
     return cast(Submission, Sent(manifest, sign_manifest(manifest, MINER), delta))
 
 

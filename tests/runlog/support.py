@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
@@ -24,7 +24,7 @@ from common.runlog.entries import (
     ShardState,
     encode_entry,
 )
-from common.runlog.replay import begin
+from common.runlog.replay import apply, begin
 from common.runlog.rules import plan_damping, plan_tokens
 from common.runlog.state import RunState
 from common.spec import RunSpec, spec_hash
@@ -191,3 +191,19 @@ def aborted(state: RunState, code: str = "no_quorum") -> RoundAborted:
 
 def takeover(name: str = "process") -> LeaderChanged:
     return LeaderChanged(name)
+
+
+def after(state: RunState, *datas: Callable[[RunState], EntryData], signer: Signer = ALICE) -> RunState:
+    """The state after entries that must all be valid: takeovers begin the next term."""
+    for make in datas:
+        data = make(state)
+        term = state.term + 1 if data == takeover() else state.term
+        step = apply(state, slot(state, data, signer, term=term, spec=state.spec))
+        assert step.void is None, step.void
+        state = step.state
+    return state
+
+
+def led(spec: RunSpec = SPEC) -> RunState:
+    """Alice leads term 1; no round is open."""
+    return after(started(spec), lambda _: takeover())

@@ -17,37 +17,22 @@ from tests.runlog.support import (
     MINERS,
     SPEC,
     aborted,
+    after,
     committed,
     frozen,
+    led,
     member,
     opened,
     slot,
-    started,
-    takeover,
 )
 
 Make = Callable[[RunState], EntryData]
-
-
-def after(state: RunState, *makers: Make) -> RunState:
-    """The state after valid entries."""
-    for make in makers:
-        data = make(state)
-        term = state.term + 1 if data == takeover() else None
-        step = apply(state, slot(state, data, ALICE, term=term))
-        assert step.void is None, step.void
-        state = step.state
-    return state
 
 
 def code(state: RunState, data: EntryData) -> str:
     """Why an entry counts for nothing; empty when it counts."""
     void = apply(state, slot(state, data, ALICE)).void
     return void.code if void else ""
-
-
-def led() -> RunState:
-    return after(started(), lambda s: takeover())
 
 
 def waits(state: RunState, **changes: object) -> PlanMember:

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Rejected
-from common.identity import Signer
 from common.runlog.entries import NO_PREVIOUS, Genesis, RoundFrozen
 from common.runlog.replay import apply, begin, history, replay
 from common.runlog.state import RunState
-from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
 from tests.runlog.support import (
     ALICE,
@@ -25,10 +23,12 @@ from tests.runlog.support import (
     SPEC,
     STRANGER,
     aborted,
+    after,
     committed,
     frozen,
     genesis,
     genesis_slot,
+    led,
     member,
     opened,
     shards,
@@ -40,22 +40,6 @@ from tests.runlog.support import (
 )
 
 Mutate = Callable[[RunState], bytes]
-
-
-def after(state: RunState, *datas: Callable[[RunState], object], signer: Signer = ALICE) -> RunState:
-    """The state after entries that must all be valid."""
-    for make in datas:
-        data = make(state)
-        term = state.term + 1 if data == takeover() else state.term
-        step = apply(state, slot(state, data, signer, term=term, spec=state.spec))  # type: ignore[arg-type]
-        assert step.void is None, step.void
-        state = step.state
-    return state
-
-
-def led(spec: RunSpec = SPEC) -> RunState:
-    """Alice leads term 1; no round is open."""
-    return after(started(spec), lambda _: takeover())
 
 
 def code(state: RunState, slot_bytes: bytes) -> str:

@@ -17,11 +17,11 @@ from tests.runlog.support import (
     MINERS,
     SPEC,
     aborted,
+    after,
     committed,
     frozen,
     member,
     opened,
-    slot,
     started,
     takeover,
 )
@@ -32,13 +32,6 @@ def told(state: RunState, data: EntryData, reason: str) -> str:
     assert state.head_sha256 != NO_PREVIOUS
     draft = Draft(SPEC.run, state.next_seq, state.head_sha256, 1, "n", 1_700_000_000_000, reason, data)
     return tell(apply(state, encode_entry(draft, ALICE)), state).what
-
-
-def after(*story: Callable[[RunState], EntryData]) -> RunState:
-    state = started()
-    for entry in story:
-        state = apply(state, slot(state, entry(state), ALICE, term=1)).state
-    return state
 
 
 def lead(_: RunState) -> EntryData:
@@ -71,7 +64,7 @@ def test_a_reason_is_told_without_what_stands_before_it(
     reason: str,
     line: str,
 ) -> None:
-    state = after(*before)
+    state = after(started(), *before)
     assert told(state, entry(state), reason) == line
 
 
@@ -84,9 +77,9 @@ def test_the_story_tells_who_comes_late_who_is_waited_for_and_what_was_damped() 
         (late,) = state.deferred
         return frozen(state, replace(late, decision="accepted", code="", weight=1.0, scale=1.0, tokens=80))
 
-    waiting = told(after(lead, opened), deferring(after(lead, opened)), "")
+    waiting = told(after(started(), lead, opened), deferring(after(started(), lead, opened)), "")
     assert waiting == f"round 0 takes 1 of 2 deltas, waits for {MINERS[2].hotkey[:8]}…, damped to 0.50"
-    state = after(lead, opened, deferring, committed, opened)
+    state = after(started(), lead, opened, deferring, committed, opened)
     assert (
         told(state, taking(state), "")
         == f"round 1 takes 1 of 1 deltas, late from {MINERS[2].hotkey[:8]}…, damped to 0.56"
@@ -95,7 +88,7 @@ def test_the_story_tells_who_comes_late_who_is_waited_for_and_what_was_damped() 
 
 def test_a_pause_tells_its_evidence_and_who_ended_it() -> None:
     pause = Paused("loss_guard", ("held-out loss 5.0 to 6.0", "three rounds"))
-    line = told(after(lead), pause, "")
+    line = told(after(started(), lead), pause, "")
     assert line == "the run is paused until its owner resumes it (loss_guard) [held-out loss 5.0 to 6.0; three rounds]"
-    state = after(lead, lambda _: pause)
+    state = after(started(), lead, lambda _: pause)
     assert told(state, Resumed(Sha256("ab" * 32)), "") == "the run goes on, as its owner orders (abababab…)"

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 from common.identity import KeypairSigner
-from common.spec import CodecSpec, ModelSpec, RunSpec
+from common.spec import CodecSpec, RunSpec
 from tests.support.specs import tiny_spec
 from validator.simulator.audit import violations
 from validator.simulator.run import Outcome, Stuck, outcome, run
@@ -25,20 +25,7 @@ ROUNDS = 5
 def small_spec(miners: int = MINERS, drip_s: float = 14.0) -> RunSpec:
     """Rounds of 20 steps of a second each, for a model of a few hundred values."""
     spec = tiny_spec()
-    model = ModelSpec(
-        vocab_size=16,
-        hidden_size=8,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        ffn_size=8,
-        max_seq_len=32,
-        rope_theta=10_000.0,
-        norm_eps=1e-5,
-        tied_head=True,
-        init_std=0.02,
-        init_seed=0,
-    )
+    model = replace(spec.model, vocab_size=16, hidden_size=8, num_layers=1, ffn_size=8)
     tokens = STEPS * spec.inner.batch_size * spec.data.seq_len * miners
     limits = replace(
         spec.round,

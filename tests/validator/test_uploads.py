@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import keys
 from common.errors import Rejected, Retryable
 from common.identity import KeypairSigner
 from common.records import Manifest, ObjectRef
@@ -21,7 +20,7 @@ from common.store.memory import MemoryStore
 from common.store.multipart import MAX_PARTS, MIN_PART_BYTES, UploadMissing, md5_hex, part_digests, part_range
 from common.store.port import AccessDenied, ObjectStore, PresignedPut
 from common.store.transfer import upload
-from common.units import Revision, RoundId, Sha256, ShardId, sha256_hex
+from common.units import RoundId
 from common.wire import (
     MAX_PARTS_A_REPLY,
     MAX_REPLY_BYTES,
@@ -29,6 +28,7 @@ from common.wire import (
     MultipartTarget,
     UploadTarget,
 )
+from tests.support import submissions
 from tests.support.faultproxy import FaultProxy
 from tests.support.storage import fresh_prefix, quick_store, running_server
 from validator.uploads import Uploads, abort_leftovers, arrived
@@ -40,24 +40,7 @@ TINY_PART = 10
 
 
 def manifest_of(body: bytes, round_id: int = 7) -> Manifest:
-    digest, round_ = sha256_hex(body), RoundId(round_id)
-    return Manifest(
-        schema=1,
-        run="demo",
-        signer=MINER.hotkey,
-        key=keys.delta_key("demo", round_, ShardId(0), MINER.hotkey, digest),
-        round=round_,
-        base_revision=Revision(0),
-        base_sha256=Sha256("b" * 64),
-        shard=ShardId(0),
-        delta=ObjectRef(digest, len(body)),
-        final=True,
-        tokens=1,
-        steps=1,
-        samples=(),
-        trace_root=Sha256("c" * 64),
-        partitions=(digest,),
-    )
+    return submissions.manifest_of(MINER.hotkey, round_id=round_id, base=0, final=True, body=body)
 
 
 MANIFEST = manifest_of(BODY)
