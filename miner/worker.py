@@ -8,6 +8,7 @@ never see half of one. What the thread dies of is raised by every ``call`` from 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import queue
 import threading
 from collections.abc import Callable
@@ -21,6 +22,9 @@ from miner.trainer import StepResult
 from miner.work import Progress, RoundWork
 
 T = TypeVar("T")
+
+_M_ARENA_MAX = -8
+"""Of glibc's ``malloc.h``."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
 
     def start(self) -> None:
+        _share_one_heap()
         self._thread.start()
 
     def progress(self) -> Progress:
@@ -139,3 +144,14 @@ class Worker:
     def _publish(self, work: RoundWork) -> None:
         with self._lock:
             self._progress = work.progress
+
+
+def _share_one_heap() -> None:
+    """Let threads that begin from now on use the process's main heap, where the C library has one for each thread.
+
+    glibc gives the top of a thread's own heap back at nearly every release of a large tensor: a step of Muon on the CPU
+    then has a thousand page faults, 2 % of its time. The main heap learns what is released again and again.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
