@@ -35,6 +35,11 @@ def test_random_schedules_verify() -> None:
     assert [found for seed in range(10_000, 10_008) if (found := run_seed(seed, bucket=True)[2])] == []
 
 
+def test_what_the_dead_have_handed_in_is_booked_though_no_plan_has_decided_on_it() -> None:
+    """In this schedule a machine delivers and goes for good in the last round, which aborts."""
+    assert run_seed(787)[2] == []
+
+
 def test_the_same_seed_gives_the_same_result_bit_for_bit() -> None:
     faults = (fault("die", "share", 30.0, 10.0, number=0.5), fault("storage_throttle", "storage", 10.0, 60.0, 0.5))
     one, two = (outcome(run_small(*faults, seed=4)[0]) for _ in range(2))

@@ -273,8 +273,7 @@ class Miner:
             revision = Revision(number)
             for fate in session.follow(revision, self._world.named(revision, self.hotkey), steps):
                 self.settle(fate)
-        pending = session.pending.tokens if session.pending is not None else 0
-        self.tally.unfinished += (steps - session.settled) * self.machine.power.step_tokens + pending
+        self.tally.unfinished += session.undecided_tokens(steps)
 
     # What the leader hears.
 

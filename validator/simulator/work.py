@@ -198,6 +198,11 @@ class Session:
         """Steps at the newest mark whose delta is in the bucket: what outlives machine and disk."""
         return max((offer.mark for offer in self.offers if offer.there), default=self.settled)
 
+    def undecided_tokens(self, steps: int) -> int:
+        """Of so many steps those that no plan has decided on, with what is pending."""
+        pending = 0 if self.pending is None else self.pending.tokens
+        return (steps - self.settled) * self.step_tokens + pending
+
     def forget_the_missing(self) -> None:
         """Nobody will ever upload what is not there."""
         self.offers = [offer for offer in self.offers if offer.there]

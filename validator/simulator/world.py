@@ -339,6 +339,11 @@ class World:
         if alive:
             self._ghosts.append(ghost)
 
+    def close_books(self) -> None:
+        """At the end: of the dead that a plan may still name, nothing more is decided either."""
+        for ghost in self._ghosts:
+            ghost.tally.unfinished += ghost.session.undecided_tokens(ghost.session.newest_there())
+
     def note_fate(self, fate: Fate) -> None:
         """No step may be merged twice."""
         if fate.member is None or fate.member.decision != "accepted":
