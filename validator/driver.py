@@ -38,6 +38,8 @@ from validator.scorer import Scorer
 from validator.submissions import Submissions
 
 HOLD = RetryPolicy()
+RESTORE_TRIES = 8
+"""Failures in a row after which a takeover goes on without those manifests that the storage does not give."""
 
 
 class Driver:
@@ -53,6 +55,8 @@ class Driver:
         """Of the round before, when this process led it."""
         self._failures = 0
         self._away_since_s: float | None = None
+        self._answered = False
+        """Whether the storage has answered since this step began, after a failure of the step before."""
         self._stepped_s: float | None = None
         self._chosen_wait_s = 0.0
         self._began_s = board.now_s()
@@ -74,7 +78,7 @@ class Driver:
         return wait_s
 
     async def _try_step(self) -> float:
-        self._began_s = self._board.now_s()
+        self._began_s, self._answered = self._board.now_s(), False
         try:
             wait_s = await self._step()
         except LostSlot as lost:
@@ -93,12 +97,14 @@ class Driver:
                 logger.error("the log refuses our entry: {}", refusal)
             return self._back_off(refusal)
         self._release()
+        self._failures = 0
         return wait_s
 
     async def _step(self) -> float:
         board = self._board
-        if self._away_since_s is not None:
+        if self._failures:
             await board.leadership.renew(force=True)  # is the store back? nothing is decided before it is
+            self._answered = True
             self._release()
         if not board.leadership.check():
             return await self._follow()
@@ -189,7 +195,8 @@ class Driver:
     async def _restore(self, current: Round, run: RunState, now_s: float) -> None:
         board, opened = self._board, current.opened
         seats = known_seats(board.membership, self._all_hotkeys())
-        found = await in_thread(lambda: restore(board.store, board.reader, run, opened, seats, now_s))
+        patient = self._failures < RESTORE_TRIES
+        found = await in_thread(lambda: restore(board.store, board.reader, run, opened, seats, now_s, patient))
         for submission in found:
             current.submissions.add(submission)
         here = {submission.manifest.signer for submission in found if submission.manifest.round == opened.round}
@@ -296,8 +303,10 @@ class Driver:
             current.state = core.delayed(current.state, slept_s)
 
     def _hold(self, fault: BrigadeError) -> float:
-        if self._away_since_s is None:
-            self._away_since_s = self._began_s  # a storage that hangs was away while the failing step waited for it
+        # A storage that hangs was away while the failing step waited for it. One that has just answered is not away:
+        # then it is one object that can't be had, and a round that can't do without it ends by its deadline.
+        if self._away_since_s is None and not self._answered:
+            self._away_since_s = self._began_s
         return self._back_off(fault)
 
     def _back_off(self, fault: BrigadeError) -> float:
@@ -306,11 +315,11 @@ class Driver:
         return HOLD.wait_s(self._failures, asked_wait_s(fault), random.random)
 
     def _release(self) -> None:
-        """After a success: the time without storage does not count."""
+        """The storage has answered: the time without it does not count."""
         current = self._board.round
         if self._away_since_s is not None and current is not None:
             current.state = core.delayed(current.state, self._board.now_s() - self._away_since_s)
-        self._failures, self._away_since_s = 0, None
+        self._away_since_s = None
         self._began_s = self._board.now_s()
 
     def _say(self, text: str) -> None:

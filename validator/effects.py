@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from loguru import logger
 
@@ -21,17 +22,20 @@ from common.runlog.state import RunState
 from common.units import Coldkey, Hotkey, RoundId
 from validator import merging
 from validator.board import Board
+from validator.checks import Finding
 from validator.gating import Entrant, judge
 from validator.harm import Search, Trouble, examine
 from validator.heads import Heads, Memories
 from validator.intake import Intake
 from validator.judgement import without
+from validator.round.deadlines import reading_over
 from validator.round.facts import Harm
 from validator.rounds import Round
 from validator.scorer import Scorer, weights_of
 from validator.submissions import Standing, Submission
 from validator.uploads import Uploads
 
+LEFT_OUT = Finding("not_uploaded", "the storage answers, but does not give this object")
 TRIAL_SHARE = 1 / (2 * MAX_ATTEMPTS)
 """Of the time to finish a round: what one search for suspects may take."""
 
@@ -58,15 +62,25 @@ class Effects:
         count = len({entrant.hotkey for entrant in entrants})
         terms = board.members.terms(board.spec, base, round_id, board.now_s(), count)
         current.judgement = await in_thread(
-            lambda: judge(board.spec, base, run.merged, entrants, board.counts(), self._read, terms)
+            lambda: judge(board.spec, base, run.merged, entrants, board.counts(), partial(self._read, current), terms)
         )
 
     async def _last_looks(self, current: Round, submissions: Sequence[Submission]) -> None:
-        """Side by side, as many as the intake reads at once. Raises what one of them raised, when all are done."""
+        """Side by side, as many as the intake reads at once. Raises what one of them raised, when all are done.
+
+        Once the time for reading is over, what the storage does not give is left out instead: the others must not wait
+        for ever, and its sender loses nothing, since the plan defers what is not there.
+        """
         looks = (self._intake.last_look(current, submission) for submission in submissions)
-        for came in await asyncio.gather(*looks, return_exceptions=True):
-            if isinstance(came, BaseException):
+        for submission, came in zip(submissions, await asyncio.gather(*looks, return_exceptions=True), strict=True):
+            if isinstance(came, Retryable) and self._reading_over(current):
+                _say_left_out(submission, came)
+                current.submissions.settle(submission, LEFT_OUT, self._board.now_s(), last_call=True)
+            elif isinstance(came, BaseException):
                 raise came
+
+    def _reading_over(self, current: Round) -> bool:
+        return reading_over(current.state, self._board.now_s(), current.policy)
 
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""
@@ -120,11 +134,17 @@ class Effects:
             delta = standing.deferred.delta
         return Entrant(standing, members.seen(hotkey, delta.sha256), members.supported().get(hotkey))
 
-    def _read(self, submission: Submission) -> bytes:
+    def _read(self, current: Round, submission: Submission) -> bytes:
         manifest = submission.manifest
         key = delta_key(manifest.run, manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)
         size = manifest.delta.size_bytes
-        return self._board.reader.fetch(key, max_bytes=size, sha256=manifest.delta.sha256, size_bytes=size)
+        try:
+            return self._board.reader.fetch(key, max_bytes=size, sha256=manifest.delta.sha256, size_bytes=size)
+        except Retryable as fault:
+            if not self._reading_over(current):
+                raise
+            _say_left_out(submission, fault)
+            raise Rejected(LEFT_OUT.code, LEFT_OUT.reason) from fault
 
     def _note_trouble(self, current: Round, run: RunState, trouble: Trouble) -> None:
         plan, judgement = current.opened.plan, current.judgement
@@ -173,3 +193,7 @@ class Effects:
             return self._heads.get(run, run.open_round.base_revision)
         except Rejected as refusal:
             raise Retryable(f"the base of the round can't be had: {refusal}") from refusal
+
+
+def _say_left_out(submission: Submission, fault: Retryable) -> None:
+    logger.warning("the delta of {} is left out of the plan: {}", submission.manifest.signer, fault)

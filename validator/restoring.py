@@ -8,12 +8,12 @@ their senders bring more work on the same base. Blocking; ``Retryable`` when the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from loguru import logger
 
 from common import keys
-from common.errors import Rejected
+from common.errors import Rejected, Retryable
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
 from common.runlog.entries import PlanMember
 from common.runlog.state import OpenRound, RunState
@@ -38,12 +38,17 @@ def restore(
     opened: OpenRound,
     seats: Mapping[Hotkey, Seat],
     now_s: float,
+    patient: bool = True,
 ) -> list[Submission]:
-    """Everything in the bucket that may count for the open round, oldest round first."""
-    found = [_late(reader, run, member, seats, now_s) for member in run.deferred]
+    """Everything in the bucket that may count for the open round, oldest round first.
+
+    Not ``patient``: a manifest that the storage does not give is left out; its sender, if it lives, announces it again.
+    """
+    read = read_manifest if patient else _read_or_leave_out
+    found = [_late(read, reader, run, member, seats, now_s) for member in run.deferred]
     for round_id in range(_first_round(reader, run, opened), opened.round + 1):
         for info in _newest(store, run, RoundId(round_id)):
-            stored = read_manifest(reader, run, info.key)
+            stored = read(reader, run, info.key)
             if stored is not None and stored.manifest.base_revision == opened.base_revision:
                 found.append(_restored(stored, seats, now_s))
     return [submission for submission in found if submission is not None]
@@ -78,6 +83,14 @@ def read_manifest(reader: ObjectReader, run: RunState, key: str) -> StoredSubmis
     return stored
 
 
+def _read_or_leave_out(reader: ObjectReader, run: RunState, key: str) -> StoredSubmission | None:
+    try:
+        return read_manifest(reader, run, key)
+    except Retryable as fault:
+        logger.warning("{} is left out of the round: {}", key, fault)
+        return None
+
+
 def _first_round(reader: ObjectReader, run: RunState, opened: OpenRound) -> RoundId:
     """The first round on the open one's base whose work may count still."""
     first = oldest_adopted(run, opened)
@@ -105,10 +118,15 @@ def _restored(stored: StoredSubmission, seats: Mapping[Hotkey, Seat], now_s: flo
 
 
 def _late(
-    reader: ObjectReader, run: RunState, member: PlanMember, seats: Mapping[Hotkey, Seat], now_s: float
+    read: Callable[[ObjectReader, RunState, str], StoredSubmission | None],
+    reader: ObjectReader,
+    run: RunState,
+    member: PlanMember,
+    seats: Mapping[Hotkey, Seat],
+    now_s: float,
 ) -> Submission | None:
     key = keys.manifest_key(run.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-    stored = read_manifest(reader, run, key)
+    stored = read(reader, run, key)
     if stored is None or stored.manifest_record.sha256 != member.manifest_sha256:
         return None
     known = seats.get(member.hotkey)

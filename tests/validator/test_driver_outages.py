@@ -18,7 +18,7 @@ from common.runlog.writer import LogWriter
 from common.store.retry import NO_RETRIES
 from common.timeouts import LEASE_S
 from tests.support.specs import VALIDATOR
-from tests.validator.world import WORK, World, drive, play, steps
+from tests.validator.world import WORK, World, drive, play, steps, turn
 from validator.process import Validator
 from validator.round.facts import Phase as RoundPhase
 
@@ -225,6 +225,68 @@ def test_the_time_that_a_hanging_storage_takes_does_not_count(world: World) -> N
         assert after_s - before_s == world.clock.monotonic_s() - began_s > 0
 
     asyncio.run(go())
+
+
+def test_one_object_that_the_storage_never_gives_holds_up_nobody(world: World) -> None:
+    """Its sender is deferred, keeps all its work, and is merged once the storage gives the object again."""
+    poisoned: set[str] = set()
+
+    def refuse(operation: str, key: str) -> None:
+        if operation == "get" and any(part in key for part in poisoned):
+            raise Retryable("500: an internal error")
+
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=2)
+        world.store.before = refuse
+        poisoned.add(f"/rounds/0/0/{world.miners[0].signer.hotkey}")
+        await _patiently(world, validator, 1)
+        state = world.log()
+        assert (state.rounds_aborted, state.tokens_merged) == (0, 2 * WORK)
+        assert [member.hotkey for member in state.deferred] == [world.miners[0].signer.hotkey]
+        poisoned.clear()
+        await _patiently(world, validator, 2)
+
+    asyncio.run(go())
+    state = world.log()
+    assert (state.head, state.rounds_aborted) == (2, 0)
+    assert state.tokens_merged > 5 * WORK, "what was deferred is merged by its weight"
+
+
+def test_a_planned_delta_that_can_not_be_read_any_more_costs_one_round(world: World) -> None:
+    """The log names it, and the leader that had read it is dead: the round ends by its deadline, the next lacks it."""
+    poisoned: set[str] = set()
+
+    def refuse(operation: str, key: str) -> None:
+        if operation == "get" and any(part in key for part in poisoned):
+            raise Retryable("500: an internal error")
+
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        world.store.before = refuse
+        while (opened := world.log().open_round) is None or opened.plan is None:
+            await steps(world, validator, 1)
+        poisoned.add(f"/rounds/0/0/{world.miners[0].signer.hotkey}")
+        await _patiently(world, world.validator(until=1), 1)
+
+    asyncio.run(go())
+    state = world.log()
+    assert (state.head, state.rounds_aborted) == (1, 1)
+    assert state.tokens_merged >= 2 * WORK
+
+
+async def _patiently(world: World, validator: Validator, until_revision: int) -> None:
+    """Play until the log has the revision, with miners that come again when the storage refuses."""
+    for _ in range(2000):
+        wait_s = await validator.driver.step()
+        if validator.board.journal.state.head >= until_revision and validator.board.round is None:
+            return
+        for miner in world.miners:
+            with contextlib.suppress(Retryable):
+                await turn(miner, validator)
+        world.clock.advance(max(0.25, wait_s))
+    raise AssertionError(f"not there yet: {validator.board.waiting_for}")
 
 
 def test_a_wait_that_the_storage_asked_for_is_no_sleep_of_ours(world: World) -> None:

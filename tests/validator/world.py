@@ -325,21 +325,26 @@ async def drive(world: World, validator: Validator, until_revision: int, most_st
 
 
 async def play(world: World, validator: Validator) -> None:
-    """One turn of every miner: beat, and do as told."""
+    """One turn of every miner."""
     for miner in world.miners:
-        if miner.silent:
-            continue
-        reply = miner.beat(validator)
-        if reply.round is None:
-            continue
-        if reply.round.instruction == "train":
-            miner.phase = Phase.TRAINING
-            miner.train(32)
-        elif reply.round.instruction == "submit" and not reply.delivered:
-            miner.phase = Phase.UPLOADING
-            await miner.deliver(validator)
-        else:
-            miner.phase = Phase.WAITING
+        await turn(miner, validator)
+
+
+async def turn(miner: Miner, validator: Validator) -> None:
+    """Beat, and do as told."""
+    if miner.silent:
+        return
+    reply = miner.beat(validator)
+    if reply.round is None:
+        return
+    if reply.round.instruction == "train":
+        miner.phase = Phase.TRAINING
+        miner.train(32)
+    elif reply.round.instruction == "submit" and not reply.delivered:
+        miner.phase = Phase.UPLOADING
+        await miner.deliver(validator)
+    else:
+        miner.phase = Phase.WAITING
 
 
 async def steps(world: World, validator: Validator, count: int, seconds: float = 0.25) -> None:

@@ -22,6 +22,8 @@ from common.units import Revision
 from validator.round.facts import MemberFacts, Phase, RoundPolicy, RoundState
 
 LEAST_FINISH_S = 120.0  # judging and merging are the leader's own work: generous, since giving up loses the round
+READ_SHARE = 1 / 3
+"""Of the time to finish: so long the leader tries to read what was delivered; what it can't read is left out."""
 OVERLAP_WASTE = 0.1
 """Share of their work that those who wait lose while they go on training: it rests on an older revision."""
 SPARE_MANIFESTS = 8
@@ -113,6 +115,12 @@ def seconds_left(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
     if state.phase in (Phase.COMMITTED, Phase.ABORTED):
         return 0.0
     return policy.train_deadline_s if state.deadline_s is None else max(0.0, state.deadline_s - now_s)
+
+
+def reading_over(state: RoundState, now_s: float, policy: RoundPolicy) -> bool:
+    """Whether the time for reading what was delivered is over."""
+    left_s = seconds_left(state, now_s, policy)
+    return state.phase is Phase.FROZEN and left_s <= (1 - READ_SHARE) * policy.finish_deadline_s
 
 
 def url_life_s(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
