@@ -50,6 +50,15 @@ def write_atomically(path: Path, data: bytes, mode: int = PRIVATE) -> None:
         file.write(data)
 
 
+def remove_leftovers(folder: Path, name: str) -> None:
+    """Delete what writes to files of this name (a glob pattern) left in ``folder`` when their process was killed.
+
+    For whoever holds the folder alone: a write that goes on would lose its file.
+    """
+    for path in folder.glob(f".{name}.????????"):  # what mkstemp makes of the prefix
+        path.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in ``folder`` durable: without it a rename may be undone by a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

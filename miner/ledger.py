@@ -121,9 +121,11 @@ class Ledger:
         That one itself may still be named, by a plan that was being made when ``sent`` arrived.
         """
         async with self._writing:
-            if all(one.sent.name != sent.name for one in self._live):
-                return  # what is pending, or settled meanwhile, replaces nothing
+            own = next((one for one in self._live if one.sent.name == sent.name), None)
             before = next((one for one in self._live if one.sent.name == self._confirmed), None)
+            # What is pending, or settled meanwhile, replaces nothing; nor does what is older than the confirmed one.
+            if own is None or (before is not None and own.order < before.order):
+                return
             self._confirmed = sent.name
             await in_thread(lambda: self._folder.save_confirmed(sent.manifest.delta.sha256))
             if before is not None and before.sent.name != sent.name:

@@ -14,6 +14,8 @@ counts for nothing. A file that is damaged or another run's is set aside (``.bad
 from __future__ import annotations
 
 import json
+import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from common.errors import Rejected, SetupError
-from common.files import atomic_file, lock_file, write_atomically
+from common.files import atomic_file, lock_file, remove_leftovers, write_atomically
 from common.merge.account import Account, Pending
 from common.model.layout import Vector
 from common.spec import RunSpec, spec_hash
@@ -39,7 +41,7 @@ from miner.work import Work
 T = TypeVar("T")
 Tensors = Mapping[str, npt.NDArray[Any]]
 Facts = Mapping[str, str]
-SCHEMA = "2"
+SCHEMA = "3"
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,8 @@ class StateFolder:
         return self._folder / f"submission-{sent.round:09d}-{sent.manifest.delta.sha256[:16]}.safetensors"
 
     def _save(self, path: Path, tensors: Tensors, facts: Facts) -> None:
-        data = to_safetensors(
-            {key: np.ascontiguousarray(value) for key, value in tensors.items()}, {**self._owner, **facts}
-        )
+        whole = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+        data = to_safetensors(whole, {**self._owner, **facts, "checksum": _checksum(whole, facts)})
         with atomic_file(path, len(data)) as file:
             file.write(data)
 
@@ -128,8 +129,11 @@ class StateFolder:
         try:
             tensors, facts = _read(path)
             self._check_owner(facts)
+            own = {name: value for name, value in facts.items() if name not in self._owner}
+            if own.pop("checksum", "") != _checksum(tensors, own):
+                raise ValueError("its checksum is not that of its content")
             return build(tensors, facts)
-        except (KeyError, ValueError, SafetensorError, Rejected) as error:
+        except (KeyError, ValueError, TypeError, RecursionError, SafetensorError, Rejected) as error:
             aside = path.with_suffix(".bad")
             path.replace(aside)
             logger.warning("{} can't be used ({}); it is set aside as {}", path, error, aside)
@@ -146,18 +150,18 @@ class StateFolder:
         pending = self._pending(sent, tensors, facts) if sent is not None else None
         return Memory(
             account=Account(residual, pending),
-            optimizer=OptimizerState(first, second, int(facts["optimizer_steps"])),
-            settled=Revision(int(facts["settled"])),
+            optimizer=OptimizerState(first, second, _whole(facts, "optimizer_steps")),
+            settled=Revision(_whole(facts, "settled")),
             pending=sent,
             carried=self._work(tensors, facts) if "life" in facts else None,
         )
 
     def _pending(self, sent: Submission, tensors: Tensors, facts: Facts) -> Pending:
         said, target = decoded(self._spec, sent, self._count), self._vector(tensors, "pending")
-        return Pending(*sent.origin, target, said, float(facts["cap_norm"]))
+        return Pending(*sent.origin, target, said, _cap_norm(facts))
 
     def _outstanding(self, tensors: Tensors, facts: Facts) -> Outstanding:
-        return Outstanding(self._sent(tensors, facts), self._work(tensors, facts), float(facts["cap_norm"]))
+        return Outstanding(self._sent(tensors, facts), self._work(tensors, facts), _cap_norm(facts))
 
     def _sent(self, tensors: Tensors, facts: Facts) -> Submission:
         return reopen(self._spec, json.loads(facts["manifest"]), tensors["delta"].astype(np.uint8).tobytes())
@@ -165,7 +169,7 @@ class StateFolder:
     def _work(self, tensors: Tensors, facts: Facts) -> Work:
         rows = zip(tensors["trace"].tolist(), tensors["figures"].tolist(), strict=True)
         trace = tuple(TraceStep(*integers, *figures) for integers, figures in rows)
-        return Work(self._vector(tensors, "moved"), trace, int(facts["tokens"]), int(facts["life"]))
+        return Work(self._vector(tensors, "moved"), trace, _whole(facts, "tokens"), _whole(facts, "life"))
 
     def _vector(self, tensors: Tensors, name: str) -> Vector:
         vector = tensors[name]
@@ -175,10 +179,15 @@ class StateFolder:
 
 
 def lock_folder(folder: Path) -> BinaryIO:
-    """Hold ``folder`` for this process until the returned file is closed. SetupError when another process has it."""
+    """Hold ``folder`` for this process until the returned file is closed, without what killed ones left half written.
+
+    SetupError when another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = SetupError(f"another miner is using {folder}; stop it, or give this one a wallet of its own")
-    return lock_file(folder / "lock", taken)
+    held = lock_file(folder / "lock", taken)
+    for name in ("*.safetensors", "confirmed"):
+        remove_leftovers(folder, name)
+    return held
 
 
 def _work_tensors(work: Work) -> dict[str, npt.NDArray[Any]]:
@@ -193,6 +202,29 @@ def _work_tensors(work: Work) -> dict[str, npt.NDArray[Any]]:
 
 def _work_facts(work: Work) -> dict[str, str]:
     return {"tokens": str(work.tokens), "life": str(work.life)}
+
+
+def _checksum(tensors: Tensors, facts: Facts) -> str:
+    """Against damage on the disk: a flipped bit of a weight would go unnoticed, and be signed and sent. A CRC, since
+    nobody else writes here and a hash of gigabytes would take longer than writing them."""
+    check = zlib.crc32(json.dumps(sorted(facts.items())).encode())
+    for name in sorted(tensors):
+        check = zlib.crc32(tensors[name].data, zlib.crc32(name.encode(), check))
+    return f"{check:08x}"
+
+
+def _whole(facts: Facts, name: str) -> int:
+    value = int(facts[name])
+    if value < 0:
+        raise ValueError(f"{name} is {value}")
+    return value
+
+
+def _cap_norm(facts: Facts) -> float:
+    value = float(facts["cap_norm"])
+    if not 0 <= value < math.inf:
+        raise ValueError(f"cap_norm is {value}")
+    return value
 
 
 def _bytes(data: bytes) -> npt.NDArray[np.uint8]:

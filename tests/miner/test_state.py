@@ -130,6 +130,26 @@ def hand_in(ledger: Ledger, *ones: Outstanding) -> list[bool]:
     return asyncio.run(all_of_them())
 
 
+def test_one_flipped_bit_sets_a_file_aside(tmp_path: Path) -> None:
+    """In the middle of the weights, where nothing but the checksum can tell."""
+    hand_in(begun(tmp_path), SENT)
+    [path] = tmp_path.glob("submission-*.safetensors")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(data)
+    assert opened(tmp_path).live == ()
+    assert [aside.suffix for aside in tmp_path.glob("*.bad")] == [".bad"]
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    hand_in(begun(tmp_path), SENT)
+    for name in (".memory.safetensors.abcd1234", ".confirmed.a_cd1234"):
+        (tmp_path / name).write_bytes(b"half")
+    lock_folder(tmp_path).close()
+    assert not list(tmp_path.glob(".*"))
+    assert len(opened(tmp_path).live) == 1
+
+
 def test_a_submission_on_a_base_that_is_settled_is_not_kept(tmp_path: Path) -> None:
     ledger = begun(tmp_path)
     other = outstanding(work(noise(1)), ACCOUNT, revision=2)
