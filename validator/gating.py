@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal
 
 from common.codec.params import F32, delta_params
+from common.errors import Rejected
 from common.merge.gates import Accepted, Candidate, Decision, decide
 from common.merge.group import GroupStats
 from common.runlog.entries import PlanMember
@@ -22,6 +23,7 @@ from common.spec import RunSpec
 from common.units import Hotkey, Revision, ShardId
 from validator.comparing import Source, Unreadable, compare, compare_values, seed_of
 from validator.judgement import Judgement, Merged, judgement
+from validator.outages import FACTS
 from validator.round.tokens import Seen, Terms, validated_tokens
 from validator.submissions import Standing, Submission
 
@@ -84,6 +86,12 @@ class _Runner:
             weight=weight,
             scale=scale,
         )
+
+
+def sharing(entrants: Sequence[Entrant], lives: Callable[[Hotkey], bool]) -> int:
+    """How many share a round's target: who has brought something to it, or lives. Not the dead whose work of aborted
+    rounds is adopted: each abort would leave less to the living."""
+    return len({e.hotkey for e in entrants if e.standing.kind == "fresh" or lives(e.hotkey)})
 
 
 def judge(
@@ -149,7 +157,7 @@ class _Gates:
         stats = self._compare(runners, count)
         while isinstance(stats, Unreadable):
             refusal = stats.refusal
-            members.append(runners.pop(stats.index).decided("rejected", refusal.code, refusal.message))
+            members.append(_unread(runners.pop(stats.index), refusal))
             stats = self._compare(runners, count)
         decisions = self._decide(runners, stats)
         return members + [_judged(runner, decision) for runner, decision in zip(runners, decisions, strict=True)]
@@ -191,6 +199,12 @@ def _runner(entrant: Entrant, terms: Terms) -> _Runner:
     manifest = submission.manifest
     tokens, told = validated_tokens(manifest.tokens, entrant.seen, entrant.support, terms)
     return _Runner(entrant, submission, manifest.base_revision, submission.seat.registered_block, tokens, told)
+
+
+def _unread(runner: _Runner, refusal: Rejected) -> PlanMember:
+    """It was whole when it was checked: what the storage has lost since is not its sender's fault."""
+    code = "not_uploaded" if refusal.code in FACTS else refusal.code
+    return runner.decided("rejected", code, refusal.message)
 
 
 def _early(runner: _Runner) -> PlanMember | None:

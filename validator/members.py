@@ -137,6 +137,11 @@ class Members:
         """Whether it was heard of lately and has not said good-bye; what it delivered counts all the same."""
         return now_s - member.heard_s < self._timeout_s and not _gone(member.beat)
 
+    def lives(self, hotkey: Hotkey, now_s: float) -> bool:
+        """``is_live`` of whoever has this hotkey."""
+        member = self._members.get(hotkey)
+        return member is not None and self.is_live(member, now_s)
+
     def seen(self, hotkey: Hotkey, delta: Sha256) -> Seen:
         """What was seen of the work in a submission: from the last one that a plan named to this one's receipt."""
         member = self._members.get(hotkey)

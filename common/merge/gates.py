@@ -18,7 +18,7 @@ import numpy as np
 from common.codec.params import F32, F64
 from common.merge.group import GroupStats
 from common.merge.mean import member_scale
-from common.merge.robust import Directions, directions, usual_norm, voices
+from common.merge.robust import Directions, directions, usual_norms, voices
 from common.merge.shares import Share, capped_weights
 from common.spec import GateSpec
 from common.units import Coldkey, Hotkey, Revision
@@ -100,7 +100,7 @@ class _Gates:
     def decide(self) -> tuple[Decision, ...]:
         out: dict[int, Decision] = {i: found for i in self._left({}) if (found := self._alone(i))}
         out |= self._copies(self._left(out))
-        usual = self._usual_norm(self._left(out))
+        usual = self._usual_norms(self._left(out))
         out |= self._oversized(self._left(out), usual)
         left = self._left(out)
         seen = directions(self._cosines(left), self._voices(left), self.policy.cosine_floor)
@@ -160,20 +160,23 @@ class _Gates:
         limit = f"{self.policy.copy_cosine:.3f} makes it a copy"
         return RejectedDelta("duplicate", f"{figures} with {earlier}; {limit}")
 
-    def _usual_norm(self, left: Sequence[int]) -> float | None:
-        return usual_norm(self.stats.norms[list(left)], self._voices(left))
+    def _usual_norms(self, left: Sequence[int]) -> Mapping[int, float] | None:
+        """The norm that is usual for the work in each; None when too few are left to know one."""
+        tokens = np.array([self.candidates[i].tokens for i in left], dtype=np.float64)
+        found = usual_norms(self.stats.norms[list(left)], tokens, self._voices(left))
+        return None if found is None else dict(zip(left, found.tolist(), strict=True))
 
-    def _oversized(self, left: Sequence[int], usual: float | None) -> dict[int, RejectedDelta]:
+    def _oversized(self, left: Sequence[int], usual: Mapping[int, float] | None) -> dict[int, RejectedDelta]:
         if usual is None:
             return {}
         norms, most = self.stats.norms, self.policy.norm_factor
+        times = {i: norms[i] / usual[i] for i in left if norms[i] > most * usual[i]}
         return {
             i: RejectedDelta(
                 "norm_too_large",
-                f"norm {norms[i]:.4g} is {norms[i] / usual:.1f} times the usual {usual:.4g}; {most:g} is the limit",
+                f"norm {norms[i]:.4g} is {over:.1f} times the usual {usual[i]:.4g}; {most:g} is the limit",
             )
-            for i in left
-            if norms[i] > most * usual
+            for i, over in times.items()
         }
 
     def _astray(self, left: Sequence[int], seen: Directions) -> dict[int, RejectedDelta]:
@@ -188,7 +191,7 @@ class _Gates:
         }
 
     def _accepted(
-        self, left: Sequence[int], usual: float | None, cosines: Mapping[int, float], undecided: bool
+        self, left: Sequence[int], usual: Mapping[int, float] | None, cosines: Mapping[int, float], undecided: bool
     ) -> dict[int, Accepted]:
         shares = [Share(self._tokens(i), self.candidates[i].coldkey, self.candidates[i].newcomer) for i in left]
         accepted = {}
@@ -204,7 +207,7 @@ class _Gates:
             accepted[i] = Accepted(weight, clip, member_scale(weight, clip), "; ".join(notes))
         return accepted
 
-    def _clip(self, i: int, usual: float | None) -> float:
+    def _clip(self, i: int, usual: Mapping[int, float] | None) -> float:
         if usual is None:
             return 1.0
-        return float(np.float32(min(1.0, self.policy.clip_factor * usual / float(self.stats.norms[i]))))
+        return float(np.float32(min(1.0, self.policy.clip_factor * usual[i] / float(self.stats.norms[i]))))

@@ -35,9 +35,19 @@ def voices(groups: Sequence[str]) -> F64:
     return np.array([1.0 / sizes[group] for group in groups], dtype=np.float64)
 
 
-def usual_norm(norms: F64, weights: F64) -> float | None:
-    """Weighted median of the norms; None for fewer than three members, where it would be one of the suspects'."""
-    return weighted_median(norms, weights) if len(norms) >= MIN_VOICES_FOR_NORM else None
+def usual_norms(norms: F64, tokens: F64, weights: F64) -> F64 | None:
+    """The norm that is usual for the tokens of each: the weighted median, as if all had the middle number of tokens.
+
+    Noisy steps add up like a random walk, so one with more tokens than the middle may be larger by the root of how many
+    times more: else the short drips of some dead would make a survivor's long work look like an attack. One with fewer
+    is not held to less, since what error feedback brings along does not depend on the round's work. None for fewer than
+    three members, where it would be one of the suspects'.
+    """
+    if len(norms) < MIN_VOICES_FOR_NORM:
+        return None
+    longer = np.sqrt(np.maximum(1.0, tokens / weighted_median(tokens, weights)))
+    found: F64 = longer * weighted_median(norms / longer, weights)
+    return found
 
 
 def weighted_median(values: F64, weights: F64) -> float:

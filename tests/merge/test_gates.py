@@ -111,8 +111,19 @@ def test_an_inflated_norm_is_clipped_then_rejected() -> None:
     assert all(isinstance(other, Accepted) and other.clip == 1 for other in others)
 
 
+def test_the_short_drips_of_the_dead_do_not_make_a_survivors_long_work_an_attack() -> None:
+    """Noisy steps add up like a random walk: a hundred times the tokens, ten times the norm."""
+    deltas = [delta * np.float32(0.02) for delta in honest(8)] + [honest(9)[8]]
+    tokens = [10] * 8 + [10 * 50 * 50]
+    assert codes(judge(deltas, [replace(one, tokens=10) for one in candidates(9)]))[8] == "norm_too_large"
+    mixed = [replace(one, tokens=count) for one, count in zip(candidates(9), tokens, strict=True)]
+    survivor = judge(deltas, mixed)[8]
+    assert isinstance(survivor, Accepted)
+    assert survivor.clip == 1
+
+
 @pytest.mark.parametrize("count", [1, 2])
-def test_too_few_deltas_have_no_usual_norm(count: int) -> None:
+def test_too_few_deltas_have_no_usual_norms(count: int) -> None:
     deltas = honest(count)
     deltas[0] = deltas[0] * np.float32(100)
     unmeasured = judge(deltas)[0]

@@ -23,7 +23,7 @@ from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, ShardId
 from tests.support.specs import tiny_spec
 from tests.support.submissions import manifest_of, submission_of
 from validator.checks import Finding
-from validator.gating import Entrant, judge
+from validator.gating import Entrant, judge, sharing
 from validator.judgement import SUSPECT, Judgement, judgement_of, without
 from validator.round.tokens import Seen, Terms
 from validator.submissions import Standing, Submission
@@ -225,11 +225,19 @@ def test_a_deleted_object_is_a_rejection_but_an_outage_decides_nothing() -> None
     def away(_: Submission) -> bytes:
         raise Retryable("no connection")
 
-    for read, code in ((gone, "object_missing"), (damaged, "wrong_size")):
+    # What the storage has lost is not its sender's fault, who keeps all of it.
+    for read, code in ((gone, "not_uploaded"), (damaged, "wrong_size")):
         found = judge(SPEC, BASE, ALL, entrants, {ShardId(0): COUNT}, read, TERMS)
         assert [(m.decision, m.code) for m in found.members] == [("rejected", code), ("accepted", "")]
     with pytest.raises(Retryable):
         judge(SPEC, BASE, ALL, entrants, {ShardId(0): COUNT}, away, TERMS)
+
+
+def test_the_dead_whose_work_is_adopted_take_no_share_of_the_target() -> None:
+    bench = Bench()
+    entrants = [bench.fresh(A), bench.adopted(B), bench.adopted(C)]
+    assert sharing(entrants, lambda hotkey: hotkey == C) == 2
+    assert sharing(entrants, lambda hotkey: False) == 1
 
 
 def test_without_submissions_there_is_nothing_to_merge() -> None:

@@ -12,7 +12,7 @@ from common.merge.outer import outer_step
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import MergeResult, merge_values
 from common.units import Revision
-from validator.gating import Entrant, judge
+from validator.gating import Entrant, judge, sharing
 from validator.harm import Search, examine
 from validator.judgement import judgement, without
 from validator.members import Members
@@ -42,9 +42,8 @@ class Effects:
         standings = current.submissions.for_plan()
         make_all(world.offer_of(s.submission) for s in standings if s.submission is not None)
         entrants = [self._entrant(standing, members) for standing in standings]
-        terms = members.terms(
-            world.spec, base, current.state.round, now_s, len({entrant.hotkey for entrant in entrants})
-        )
+        count = sharing(entrants, lambda hotkey: members.lives(hotkey, now_s))
+        terms = members.terms(world.spec, base, current.state.round, now_s, count)
         known = (lambda found: world.offer_of(found).sent) if world.fast else None
         counts = {SHARD: world.count}
         current.judgement = judge(world.spec, base, state.merged, entrants, counts, self._read, terms, known)
