@@ -53,7 +53,7 @@ def survey(session: Session) -> Facts:
         upload_s=_upload_s(session),
         to_deliver=session.desk.next(session.view) is not None,
         delivering=_delivering(session),
-        recall=session.desk.recall(session.view),
+        recall=session.desk.recall(session.view) and not _worth_ending(session),
         left_s=_left_s(session),
         draining=session.draining,
         hurry=session.hurried,
@@ -119,6 +119,16 @@ def _upload_s(session: Session) -> float | None:
     """From the mark until the bytes are there, by what the last ones took."""
     rate_bps = session.meter.rate_bps()
     return None if rate_bps is None else session.encode_s + 8 * delta_bytes(session) / rate_bps
+
+
+def _worth_ending(session: Session) -> bool:
+    """Whether what is on its way to a round that was aborted is nearer to its end than to its beginning: the leader
+    takes it for the next round on the same base, and what replaces it would have to be sent from the first byte on."""
+    opened, sending, view = session.view.state.open_round, session.desk.sending, session.meter.view()
+    if opened is None or opened.plan is not None or sending is None or view is None:
+        return False
+    lives = any(one.sent.name == sending.name for one in session.ledger.live)
+    return lives and sending.round < opened.round and 2 * view.sent_bytes >= view.size_bytes
 
 
 def _left_s(session: Session) -> float | None:

@@ -23,12 +23,12 @@ from common.units import Coldkey, Hotkey, RoundId
 from validator import merging
 from validator.board import Board
 from validator.checks import Finding
-from validator.gating import Entrant, judge
+from validator.gating import Entrant, judge, sharing
 from validator.harm import Search, Trouble, examine
 from validator.heads import Heads, Memories
 from validator.intake import Intake
 from validator.judgement import without
-from validator.round.deadlines import reading_over
+from validator.round.deadlines import reading_left_s
 from validator.round.facts import Harm
 from validator.rounds import Round
 from validator.scorer import Scorer, weights_of
@@ -36,6 +36,8 @@ from validator.submissions import Standing, Submission
 from validator.uploads import Uploads
 
 LEFT_OUT = Finding("not_uploaded", "the storage answers, but does not give this object")
+LEAST_LOOK_S = 1.0
+"""For a look that comes when the time for reading is over: enough for what is at hand."""
 TRIAL_SHARE = 1 / (2 * MAX_ATTEMPTS)
 """Of the time to finish a round: what one search for suspects may take."""
 
@@ -59,8 +61,9 @@ class Effects:
         while unchecked := current.submissions.unchecked():
             await self._last_looks(current, unchecked)
         entrants = [self._entrant(standing) for standing in current.submissions.for_plan()]
-        count = len({entrant.hotkey for entrant in entrants})
-        terms = board.members.terms(board.spec, base, round_id, board.now_s(), count)
+        now_s = board.now_s()
+        count = sharing(entrants, lambda hotkey: board.members.lives(hotkey, now_s))
+        terms = board.members.terms(board.spec, base, round_id, now_s, count)
         current.judgement = await in_thread(
             lambda: judge(board.spec, base, run.merged, entrants, board.counts(), partial(self._read, current), terms)
         )
@@ -71,7 +74,7 @@ class Effects:
         Once the time for reading is over, what the storage does not give is left out instead: the others must not wait
         for ever, and its sender loses nothing, since the plan defers what is not there.
         """
-        looks = (self._intake.last_look(current, submission) for submission in submissions)
+        looks = (self._look(current, submission) for submission in submissions)
         for submission, came in zip(submissions, await asyncio.gather(*looks, return_exceptions=True), strict=True):
             if isinstance(came, Retryable) and self._reading_over(current):
                 _say_left_out(submission, came)
@@ -79,8 +82,19 @@ class Effects:
             elif isinstance(came, BaseException):
                 raise came
 
+    async def _look(self, current: Round, submission: Submission) -> None:
+        """One look, as long as there is time for reading: an object may come for ever, a byte at a time."""
+        look = self._intake.last_look(current, submission)
+        try:
+            await asyncio.wait_for(look, max(LEAST_LOOK_S, self._reading_left_s(current)))
+        except TimeoutError as slow:
+            raise Retryable("it could not be read in time") from slow
+
     def _reading_over(self, current: Round) -> bool:
-        return reading_over(current.state, self._board.now_s(), current.policy)
+        return self._reading_left_s(current) <= 0
+
+    def _reading_left_s(self, current: Round) -> float:
+        return reading_left_s(current.state, self._board.now_s(), current.policy)
 
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""

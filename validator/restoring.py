@@ -25,7 +25,7 @@ from validator.membership import Membership, Seat
 from validator.outages import only_facts
 from validator.submissions import Submission
 
-MOST_ADOPTED = 8
+MOST_ADOPTED = 32
 """Aborted rounds, the newest, from which work is adopted."""
 NEWEST_READ = 2
 """Of each line and round: the newest counts, and the one before it should that be damaged."""

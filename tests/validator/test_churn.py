@@ -177,7 +177,7 @@ def test_what_an_aborted_round_held_whole_is_adopted_by_the_next(dataset: Datase
     async def go() -> None:
         await world.begin()
         validator = world.validator(until=1)
-        await steps(world, validator, 2)
+        await steps(world, validator, 3)  # until the round's clock runs
         dying = world.miners[0]
         await dying.drip(validator, 2)
         for miner in world.miners:

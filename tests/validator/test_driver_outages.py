@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -274,6 +275,38 @@ def test_a_planned_delta_that_can_not_be_read_any_more_costs_one_round(world: Wo
     state = world.log()
     assert (state.head, state.rounds_aborted) == (1, 1)
     assert state.tokens_merged >= 2 * WORK
+
+
+def test_an_object_that_comes_for_ever_holds_up_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("validator.effects.LEAST_LOOK_S", 2.0)
+    monkeypatch.setattr("validator.round.deadlines.READ_SHARE", 0.0)
+    ended = threading.Event()
+
+    def hang(operation: str, key: str) -> None:
+        if operation == "get" and f"/rounds/0/0/{world.miners[0].signer.hotkey}" in key and key.endswith(".delta"):
+            ended.wait()
+
+    async def go() -> None:
+        await world.begin()
+        validator, first = world.validator(until=1), world.miners[0]
+        world.store.before = hang
+        while world.log().head == 0:
+            await validator.driver.step()
+            reply = first.beat(validator)
+            first.train(32)
+            if reply.round is not None and reply.round.instruction == "submit" and first.submitted is None:
+                await first.deliver(validator, complete=False)
+            for miner in world.miners[1:]:
+                await turn(miner, validator)
+            world.clock.advance(0.25)
+
+    try:
+        asyncio.run(go())
+    finally:
+        ended.set()
+    state = world.log()
+    assert (state.head, state.tokens_merged) == (1, 2 * WORK)
+    assert [member.hotkey for member in state.deferred] == [world.miners[0].signer.hotkey]
 
 
 async def _patiently(world: World, validator: Validator, until_revision: int) -> None:

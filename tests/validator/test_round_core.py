@@ -92,6 +92,21 @@ def test_what_the_dead_have_left_is_merged_though_nobody_comes_any_more() -> Non
     assert run(state, left, 60.0)[1] is Action.JUDGE
 
 
+def test_what_the_dead_have_left_ends_no_round_that_it_can_not_carry() -> None:
+    left = RoundFacts((member("b", live=False, dripped_tokens=POLICY.quorum_tokens - 1),))
+    state, action, reason = run(START, left, 1e6)
+    assert (state.deadline_s, action) == (None, Action.WAIT)
+    assert "first miner" in reason
+
+
+def test_after_an_aborted_round_the_next_one_does_not_close_at_once() -> None:
+    policy = replace(POLICY, least_open_s=8.0)
+    facts = RoundFacts((member("a", 1000),))
+    waiting = tick(START, facts, 7.9, policy)
+    assert (waiting.state.phase, waiting.until_s) == (Phase.OPEN, 8.0)
+    assert tick(waiting.state, facts, 8.0, policy).state.phase is Phase.CLOSING
+
+
 def test_before_the_quorum_nobody_is_left_behind_and_after_it_only_who_costs_too_much() -> None:
     closing = replace(START, phase=Phase.CLOSING, deadline_s=20.0)
     slow = member("c", 300, eta_s=15.0)

@@ -76,11 +76,14 @@ def _counts(member: MemberFacts) -> bool:
 def _open(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy) -> Decision:
     at_work = [member for member in facts.members if member.live and member.trains]
     if state.deadline_s is None:
-        if not at_work and not secured_tokens(facts):
+        # What the dead left is no reason to end a round that can't be one.
+        if not at_work and secured_tokens(facts) < policy.quorum_tokens:
             return Decision(state, Action.WAIT, "waiting for the first miner to train")
         state = replace(state, deadline_s=now_s + policy.train_deadline_s)
-    tokens = trained_tokens(facts)
+    tokens, least_s = trained_tokens(facts), state.since_s + policy.least_open_s
     why = _why_close(state, facts, tokens, now_s, policy)
+    if why and now_s < least_s:
+        return Decision(state, Action.WAIT, f"{why}; the round before aborted, so not at once", until_s=least_s)
     if why:
         return _closing(_enter(state, Phase.CLOSING, now_s, policy.submit_deadline_s), facts, now_s, policy, why)
     told = f"training: {tokens} of {policy.target_tokens} tokens, {_count(at_work)} at work"

@@ -95,9 +95,10 @@ class Deadlines:
         return min(MOST_MANIFESTS, drips + SPARE_MANIFESTS)
 
 
-def policy_of(spec: RunSpec, base_revision: Revision) -> RoundPolicy:
-    """The limits of a round on ``base_revision``."""
+def policy_of(spec: RunSpec, base_revision: Revision, aborted: int = 0) -> RoundPolicy:
+    """The limits of a round on ``base_revision``, of which so many rounds ``aborted`` before it."""
     times = Deadlines.of(spec)
+    pause_s = times.heartbeat_s * 2.0 ** (min(aborted, 20) - 1) if aborted else 0.0
     return RoundPolicy(
         target_tokens=spec.target_tokens(base_revision),
         quorum_tokens=spec.quorum_tokens(base_revision),
@@ -107,6 +108,7 @@ def policy_of(spec: RunSpec, base_revision: Revision) -> RoundPolicy:
         num_shards=spec.num_shards,
         late_weight=spec.round.late_weight,
         waste=OVERLAP_WASTE if spec.round.overlap else 1.0,
+        least_open_s=min(times.train_s, pause_s),
     )
 
 
@@ -117,10 +119,9 @@ def seconds_left(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
     return policy.train_deadline_s if state.deadline_s is None else max(0.0, state.deadline_s - now_s)
 
 
-def reading_over(state: RoundState, now_s: float, policy: RoundPolicy) -> bool:
-    """Whether the time for reading what was delivered is over."""
-    left_s = seconds_left(state, now_s, policy)
-    return state.phase is Phase.FROZEN and left_s <= (1 - READ_SHARE) * policy.finish_deadline_s
+def reading_left_s(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
+    """Of a frozen round: until the time for reading what was delivered is over; below 0 when it is."""
+    return seconds_left(state, now_s, policy) - (1 - READ_SHARE) * policy.finish_deadline_s
 
 
 def url_life_s(state: RoundState, now_s: float, policy: RoundPolicy) -> float:

@@ -145,12 +145,16 @@ class RoundPolicy:
     """What a late token counts for."""
     waste: float = 1.0
     """Share of their work that those who wait lose by waiting: all without overlap, little with it."""
+    least_open_s: float = 0.0
+    """A round closes no sooner. Longer with each round that aborted on the base: the same would come of the same."""
 
     def __post_init__(self) -> None:
         if not 0 < self.quorum_tokens <= self.target_tokens:
             raise ValueError("quorum_tokens must be in (0, target_tokens]")
         if min(self.train_deadline_s, self.submit_deadline_s, self.finish_deadline_s) <= 0 or self.num_shards < 1:
             raise ValueError("deadlines and num_shards must be positive")
+        if not 0 <= self.least_open_s <= self.train_deadline_s:
+            raise ValueError("least_open_s must be in [0, train_deadline_s]")
         if not (0 < self.late_weight <= 1 and 0 <= self.waste <= 1):
             raise ValueError("late_weight must be in (0, 1] and waste in [0, 1]")
 
