@@ -20,6 +20,7 @@ from validator.simulator.world import World
 STEPS = 20
 MINERS = 6
 ROUNDS = 5
+GROUPS = 3
 
 
 def small_spec(miners: int = MINERS, drip_s: float = 14.0) -> RunSpec:
@@ -53,10 +54,13 @@ def small_spec(miners: int = MINERS, drip_s: float = 14.0) -> RunSpec:
     )
 
 
-def small_settings(*faults: Fault, miners: int = MINERS, rounds: int = ROUNDS, seed: int = 1) -> Settings:
+def small_settings(
+    *faults: Fault, miners: int = MINERS, rounds: int = ROUNDS, seed: int = 1, groups: int = 0
+) -> Settings:
     """Machines of a step a second, on which a delta takes about two seconds up."""
     return Settings(
         miners=miners,
+        groups=groups,
         rounds=rounds,
         seed=seed,
         faults=faults,
@@ -93,7 +97,7 @@ def run_seed(seed: int, bucket: bool = False) -> tuple[World, Outcome, list[str]
     """A run under a random schedule, and what is wrong with it."""
     rounds = 4
     faults = random_faults(seed, MINERS, rounds)
-    settings = small_settings(*faults, rounds=rounds, seed=seed)
+    settings = small_settings(*faults, rounds=rounds, seed=seed, groups=GROUPS)
     if seed % 4 == 3:
         settings = replace(settings, trace=random_trace(seed), notice_s=(0.0, 5.0)[seed // 4 % 2])
     world = World(settings, small_spec(drip_s=(0.0, 6.0, 14.0)[seed % 3]), bucket=bucket, audit=True)

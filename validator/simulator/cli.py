@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from common.errors import OperatorError
 from common.units import format_bytes, format_duration
-from validator.simulator.plot import draw
+from validator.simulator.plot import check_plot, draw
 from validator.simulator.run import Outcome, outcome, run
 from validator.simulator.scenario import explain_kinds, read_scenario
 from validator.simulator.settings import Settings
@@ -114,8 +113,8 @@ def simulate(
             merge_s=merge_s,
         )
     )
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise OperatorError(f"--plot {plot}: there is no folder {plot.absolute().parent}")
+    if plot is not None:
+        check_plot(plot)
     run(world)
     came = outcome(world)
     if plot is not None:

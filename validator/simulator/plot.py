@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def check_plot(path: Path) -> None:
+    """Raise what ``draw`` would, before anything is simulated."""
+    if not path.absolute().parent.is_dir():
+        raise OperatorError(f"--plot {path}: there is no folder {path.absolute().parent}")
+    _figure()
+
+
 def draw(came: Outcome, losses: Sequence[float], path: Path) -> None:
     """Write a PNG. Raises ``SetupError`` without matplotlib, ``OperatorError`` where no file can be written."""
     figure = _figure()
@@ -38,7 +45,9 @@ def _figure() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SetupError('--plot needs matplotlib: install it with pip install "brigade[plot]"') from None
+        raise SetupError(
+            "--plot needs matplotlib: in the checkout, .venv/bin/pip install -c constraints.txt -e '.[plot]'"
+        ) from None
     return Figure(figsize=(14, 4.5))
 
 

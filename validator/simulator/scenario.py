@@ -28,6 +28,18 @@ MAX_SCENARIO_BYTES = 1 << 20
 MAX_FAULTS = 10_000
 PHASES = ("open", "closing", "frozen", "reduced", "gap")
 FOREVER = math.inf
+_FORMS = {"miner": "miner:N", "group": "group:N", "share": "share:0.25"}
+_EXAMPLE = f"""A scenario is a TOML file with one table for each fault:
+
+    [[fault]]
+    kind = "link_slow"
+    target = "miner:3"    # miner:N and group:N count from 0; share:0.25 of the miners; miners; validator; storage
+    start = 120.0         # seconds, or {{ round = 2, phase = "closing" }}; phases: {", ".join(PHASES)}
+    duration = 60.0       # seconds; left out: the kind's, or to the end
+    size = 0.1            # left out: the kind's
+
+Kinds; target: miner, group, share or miners where nothing else is said:
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,8 @@ class Kind:
     size: float = 1.0
     sizes: str = ""
     """What size means; empty if it means nothing."""
+    most: float = 1e9
+    """Size."""
 
 
 _MINERS = ("miner", "group", "share", "miners")
@@ -53,7 +67,7 @@ KINDS: dict[str, Kind] = {
     "die_after_upload": Kind("it is killed when its next submission is there, before it can say so"),
     "stop": Kind("it is stopped (SIGSTOP) and goes on after the duration", _ALL, 30.0),
     "link_cut": Kind("nothing reaches it or leaves it", _ALL, 30.0),
-    "link_slow": Kind("its link has a share of its capacity", _MINERS, 120.0, 0.1, "the share left"),
+    "link_slow": Kind("its link has a share of its capacity", _MINERS, 120.0, 0.1, "the share left", 1.0),
     "corrupt": Kind("a byte of its next submission is changed on the way"),
     "missing": Kind("its next submission is confirmed, but it is not there"),
     "duplicate": Kind("it says everything twice", _MINERS, 600.0),
@@ -67,8 +81,8 @@ KINDS: dict[str, Kind] = {
     "join": Kind("it is not there before"),
     "lost_reply": Kind("the reply to its next request is lost", _ALL),
     "storage_down": Kind("the storage does not answer", _STORAGE, 30.0),
-    "storage_throttle": Kind("the storage refuses requests (429, 503)", _STORAGE, 60.0, 0.5, "this share of them"),
-    "storage_slow": Kind("the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left"),
+    "storage_throttle": Kind("the storage refuses requests (429, 503)", _STORAGE, 60.0, 0.5, "this share of them", 1.0),
+    "storage_slow": Kind("the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left", 1.0),
 }
 
 
@@ -129,14 +143,15 @@ def parse_scenario(data: bytes) -> tuple[Fault, ...]:
 
 
 def explain_kinds() -> str:
-    """One line for each kind, for people."""
-    return "\n".join(f"{name}: {_explain(kind)}" for name, kind in KINDS.items())
+    """How to write a scenario, and one line for each kind; for people."""
+    return "\n".join((_EXAMPLE, *(f"{name}: {_explain(kind)}" for name, kind in KINDS.items())))
 
 
 def _explain(kind: Kind) -> str:
     sizes = f"; size: {kind.sizes}, {kind.size:g}" if kind.sizes else ""
     lasts = "" if kind.duration_s == FOREVER else f"; duration {kind.duration_s:g} s"
-    return f"{kind.what}{sizes}{lasts}"
+    whom = "" if kind.targets == _MINERS else f"; target: {', '.join(kind.targets)}"
+    return f"{kind.what}{sizes}{lasts}{whom}"
 
 
 def _fault(item: object, where: str) -> Fault:
@@ -149,13 +164,15 @@ def _fault(item: object, where: str) -> Fault:
     kind = KINDS[name]
     if "size" in item and not kind.sizes:
         raise OperatorError(f"{where}: size means nothing for {name}")
-    duration_s = _number(item, "duration", kind.duration_s, where)
+    duration_s, size = _number(item, "duration", kind.duration_s, where), _number(item, "size", kind.size, where)
+    if size > kind.most:
+        raise OperatorError(f"{where}: size is {kind.sizes}: at most {kind.most:g}")
     return Fault(
         kind=name,
         target=_target(item.get("target"), kind, f"{where} ({name})"),
         start=_start(item.get("start"), where),
         duration_s=duration_s,
-        size=_number(item, "size", kind.size, where),
+        size=size,
     )
 
 
@@ -164,7 +181,7 @@ def _target(value: object, kind: Kind, where: str) -> Target:
         return Target(kind.targets[0])
     name, _, number = value.partition(":") if isinstance(value, str) else ("", "", "")
     if name not in kind.targets:
-        raise OperatorError(f"{where}: target must be one of {', '.join(kind.targets)}")
+        raise OperatorError(f"{where}: target must be one of {', '.join(_FORMS.get(t, t) for t in kind.targets)}")
     if name in ("miners", "validator", "storage"):
         if number:
             raise OperatorError(f"{where}: target {name} has no number")

@@ -12,6 +12,7 @@ from common.model.layout import run_layouts
 from common.model.presets import preset
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, Sha256
+from miner.deadlines import MOST_NOTICE_S
 from validator.members import MAX_MEMBERS
 from validator.simulator.scenario import Fault
 from validator.simulator.traces import Trace
@@ -94,10 +95,28 @@ class Settings:
         for name in ("up_mbit", "down_mbit", "storage_mbit"):
             _within(name, getattr(self, name), 1e-3, 1e6)
         _within("until_s", self.until_s, 0, 1e10)
-        for name in ("look_s", "boot_s", "notice_s", "latency_s", "storage_latency_s"):
+        _within("notice_s", self.notice_s, 0, MOST_NOTICE_S)
+        for name in ("look_s", "boot_s", "latency_s", "storage_latency_s"):
             _within(name, getattr(self, name), 0, 1e6)
         _within("speed_spread", self.speed_spread, 0, 2)
+        _within("tokens_per_s", self.tokens_per_s, 0, 1e12)
+        _within("steps", self.steps, 0, 1_000_000)
+        for name in ("drip_s", "merge_s"):  # below 0: the preset's
+            _within(name, getattr(self, name), -1e6, 1e6)
         _within("density", self.density, 0, 4096)
+        if self.trace is not None and not self.trace.counts.any():
+            raise OperatorError("the trace has no machine at any time")
+        for fault in self.faults:
+            self._check_target(fault)
+
+    def _check_target(self, fault: Fault) -> None:
+        """A fault that meets nobody would look like one that was survived."""
+        name, number = fault.target.kind, fault.target.number
+        count = {"miner": self.miners, "group": self.groups}.get(name)
+        if count is not None and number >= count:
+            raise OperatorError(
+                f"{fault.kind}: there is no {name}:{number:g}: they count from 0, and --{name}s is {count}"
+            )
 
     @property
     def pace(self) -> Pace:
@@ -186,4 +205,4 @@ class Sizes:
 
 def _within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise OperatorError(f"{name} must be between {least:g} and {most:g}, not {value:g}")
+        raise OperatorError(f"--{name.replace('_', '-')} must be between {least:g} and {most:g}, not {value:g}")

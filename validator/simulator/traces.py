@@ -22,7 +22,7 @@ from common.errors import OperatorError
 MAX_TRACE_BYTES = 64 << 20
 MAX_TICKS = 10_000_000
 MAX_AVAILABLE = 1_000_000
-MAX_GAP_S = 86_400.0
+MIN_GAP_S, MAX_GAP_S = 1.0, 86_400.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def parse_trace(data: bytes) -> Trace:
 
 
 def _gap_s(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_GAP_S:
-        raise OperatorError(f"metadata.gap_seconds must be a number of seconds up to {MAX_GAP_S:g}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_GAP_S <= value <= MAX_GAP_S:
+        raise OperatorError(f"metadata.gap_seconds must be a number of seconds from {MIN_GAP_S:g} to {MAX_GAP_S:g}")
     return float(value)
 
 
