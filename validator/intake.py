@@ -33,7 +33,7 @@ from validator.outages import only_facts
 from validator.restoring import read_manifest
 from validator.round.deadlines import url_life_s
 from validator.rounds import Round
-from validator.submissions import NOT_THERE, Line, Submission
+from validator.submissions import NOT_THERE, Line, Name, Submission
 from validator.uploads import Uploads, arrived
 
 CHECKS_AT_ONCE = 2
@@ -51,6 +51,8 @@ class Intake:
         self._counts = board.counts()
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._turns: tuple[Round | None, dict[Line, asyncio.Lock]] = (None, {})
+        self._refused: tuple[Round | None, dict[Name, tuple[str, Finding]]] = (None, {})
+        """Of a round the objects that are not what was announced, by ETag: nobody makes us read one again and again."""
 
     async def submit(self, caller: Caller, manifest_json: dict[str, object], parts: Sequence[str]) -> SubmissionReply:
         """Receipt a manifest. Raises ``Rejected`` with the code of what is wrong, and ``Retryable``."""
@@ -81,7 +83,7 @@ class Intake:
     async def last_look(self, current: Round, submission: Submission) -> None:
         """At the freeze: read what counts, and what has come though nobody said that it is complete."""
         async with self._turn(current, submission.line):
-            if await self._joined(submission.manifest):
+            if await self._joined(submission.manifest) is not None:
                 await self._check(current, submission, last_call=True)
             elif submission.complete:  # lost since: it must not be looked for again and again
                 current.submissions.settle(submission, NOT_UPLOADED, self._board.now_s(), last_call=True)
@@ -93,10 +95,11 @@ class Intake:
             present = current.submissions.find(submission.name) or submission
             if present.finding is not None:
                 return present.finding
-            if not await self._joined(present.manifest):
+            etag = await self._joined(present.manifest)
+            if etag is None:
                 return NOT_UPLOADED
             if present.final:
-                return await self._check(current, present, last_call=False)
+                return await self._check_once(current, present, etag)
             if not present.complete:
                 await in_thread(lambda: self._keep_manifest(self._board.journal.state, present.stored))
                 current.submissions.arrive(present, self._board.now_s())
@@ -108,15 +111,28 @@ class Intake:
         manifest, took_s = submission.manifest, self._board.now_s() - submission.received_s
         self._board.members.note_upload(manifest.signer, manifest.delta.size_bytes, took_s)
 
-    async def _joined(self, manifest: Manifest) -> bool:
-        """Whether an object of the right size is there, after its parts were joined."""
+    async def _joined(self, manifest: Manifest) -> str | None:
+        """ETag of the object, if one of the right size is there, after its parts were joined."""
         try:
             await in_thread(lambda: self._uploads.finish(manifest))
         except Rejected as refusal:
             if refusal.code != NOT_UPLOADED.code:
                 raise
-            return False
+            return None
         return await in_thread(lambda: arrived(self._board.store, manifest))
+
+    async def _check_once(self, current: Round, submission: Submission, etag: str) -> Finding:
+        """``_check``, unless this very object was found not to be the announced one."""
+        if self._refused[0] is not current:
+            self._refused = (current, {})
+        refused = self._refused[1]
+        before = refused.get(submission.name)
+        if before is not None and before[0] == etag:
+            return before[1]
+        finding = await self._check(current, submission, last_call=False)
+        if finding.code in NOT_THERE:
+            refused[submission.name] = etag, finding
+        return finding
 
     async def _check(self, current: Round, submission: Submission, last_call: bool) -> Finding:
         """Read the bytes, store the manifest if they are good, and note the finding."""

@@ -84,7 +84,7 @@ class Uploads:
         if whole is not None:
             self._join(manifest, *whole)
             self._abort([upload for upload, _ in found if upload is not whole[0]])
-        elif not arrived(self._store, manifest):
+        elif arrived(self._store, manifest) is None:
             raise self._not_uploaded(manifest, found[0][1] if found else {})
 
     def abort_leftovers(self, run: str, keep_from: RoundId) -> int:
@@ -173,15 +173,15 @@ class Uploads:
             return {}
 
 
-def arrived(store: ObjectStore, manifest: Manifest) -> bool:
-    """Whether an object of the announced size lies at the announced key.
+def arrived(store: ObjectStore, manifest: Manifest) -> str | None:
+    """ETag of the object at the announced key; None unless one of the announced size lies there.
 
     No store tells the SHA-256 of a whole object that came in parts, so that this is no proof of its content; but the
     URLs that it came by were bound to announced bytes. Raises ``Retryable``.
     """
     with only_facts():
         info = store.head(manifest.key)
-    return info is not None and info.size_bytes == manifest.delta.size_bytes
+    return info.etag if info is not None and info.size_bytes == manifest.delta.size_bytes else None
 
 
 def abort_leftovers(store: ObjectStore, run: str, keep_from: RoundId) -> int:

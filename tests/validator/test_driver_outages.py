@@ -309,6 +309,26 @@ def test_an_object_that_comes_for_ever_holds_up_nobody(world: World, monkeypatch
     assert [member.hotkey for member in state.deferred] == [world.miners[0].signer.hotkey]
 
 
+def test_wrong_bytes_are_read_once_however_often_their_sender_asks(world: World) -> None:
+    """What came in parts may be anything of the right size; once it is put again, it is read again."""
+    reads: list[str] = []
+
+    async def go() -> None:
+        await world.begin()
+        validator, miner = world.validator(until=1), world.miners[0]
+        await steps(world, validator, 3)
+        made = miner.make(world.log())
+        await miner.announce(validator, made)
+        world.store.put(made.manifest.key, bytes(len(made.body)))
+        world.store.before = lambda operation, key: reads.append(key) if operation == "get" else None
+        codes = {(await miner.complete(validator, made)).code for _ in range(5)}
+        assert (codes, reads.count(made.manifest.key)) == ({"checksum_mismatch"}, 1)
+        world.store.put(made.manifest.key, made.body)
+        assert (await miner.complete(validator, made)).accepted
+
+    asyncio.run(go())
+
+
 async def _patiently(world: World, validator: Validator, until_revision: int) -> None:
     """Play until the log has the revision, with miners that come again when the storage refuses."""
     for _ in range(2000):
