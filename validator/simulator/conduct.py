@@ -159,7 +159,7 @@ class Conduct:
             upload_s=self._upload_s(),
             to_deliver=self._next() is not None,
             delivering=self._delivering(session),
-            recall=errand is not None and self._unwanted(errand.offer, session),
+            recall=errand is not None and self._unwanted(errand, session),
             left_s=None if errand is None else errand.left_s(),
             draining=waited_s is not None,
             hurry=waited_s is not None and waited_s >= self.times.hurry_s,
@@ -198,8 +198,13 @@ class Conduct:
             return None
         return "pending" if self.errand.offer is session.pending else _made(self.errand.offer)
 
-    def _unwanted(self, offer: Offer, session: Session) -> bool:
-        return offer is not session.pending and (not session.offers or session.offers[-1] is not offer)
+    def _unwanted(self, errand: Errand, session: Session) -> bool:
+        offer, opened = errand.offer, self._world.open_round
+        if offer is session.pending:
+            return False
+        if opened is not None and offer in session.offers and offer.round < opened:
+            return not errand.mostly_sent  # of an aborted round: as ``miner.survey`` has it
+        return not session.offers or session.offers[-1] is not offer
 
     def _await_drip(self) -> None:
         """Look again when a drip is due. When one is due but not possible, what makes it possible looks by itself."""

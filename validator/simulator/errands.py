@@ -45,8 +45,14 @@ class Errand:
 
     def left_s(self) -> float | None:
         """Until the last byte is there, as far as is known."""
+        transfer, up = self._transfer, self._miner.machine.up
+        return None if transfer is None else up.seconds_for(up.left_bytes(transfer))
+
+    @property
+    def mostly_sent(self) -> bool:
+        """Whether at least half of the bytes are there."""
         transfer = self._transfer
-        return None if transfer is None else self._miner.machine.up.seconds_for(transfer.left_bytes)
+        return transfer is not None and 2 * self._miner.machine.up.left_bytes(transfer) <= transfer.size_bytes
 
     def cancel(self) -> None:
         """Nobody wants it any more."""

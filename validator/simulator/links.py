@@ -73,6 +73,11 @@ class Link:
         self._blocked = blocked
         self._plan()
 
+    def left_bytes(self, transfer: Transfer) -> float:
+        """What of a transfer has not arrived yet."""
+        self._settle()
+        return transfer.left_bytes
+
     def seconds_for(self, size_bytes: float) -> float:
         """How long so many bytes take on the link alone."""
         return size_bytes / min(self._rate * self._share, self._most)
