@@ -44,6 +44,9 @@ def test_training_goes_on_through_the_merge_and_its_work_comes_with_the_next_rou
         leader.commit()
         leader.open_round()
         leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+        leader.wait_until(trained(1))  # type: ignore[arg-type]  # what it had trained ahead is told as this round's
+        ahead = max(beat.round_tokens for beat in leader.seen.beats if beat.round == 1)
+        leader.wait_until(trained(1, ahead + 3 * first.tokens // first.steps))  # type: ignore[arg-type]
         hand_in(leader)
         second = leader.seen.manifests[-1]
     assert [part.round for part in first.samples] == [0]
