@@ -7,8 +7,9 @@ repeated at any time: nothing they write can differ, since every object is named
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from loguru import logger
 
@@ -28,13 +29,14 @@ from validator.harm import Search, Trouble, examine
 from validator.heads import Heads, Memories
 from validator.intake import Intake
 from validator.judgement import without
-from validator.round.deadlines import reading_left_s
+from validator.round.deadlines import reading_left_s, seconds_left
 from validator.round.facts import Harm
 from validator.rounds import Round
 from validator.scorer import Scorer, weights_of
 from validator.submissions import Standing, Submission
 from validator.uploads import Uploads
 
+T = TypeVar("T")
 LEFT_OUT = Finding("not_uploaded", "the storage answers, but does not give this object")
 LEAST_LOOK_S = 1.0
 """For a look that comes when the time for reading is over: enough for what is at hand."""
@@ -64,9 +66,10 @@ class Effects:
         now_s = board.now_s()
         count = sharing(entrants, lambda hotkey: board.members.lives(hotkey, now_s))
         terms = board.members.terms(board.spec, base, round_id, now_s, count)
-        current.judgement = await in_thread(
-            lambda: judge(board.spec, base, run.merged, entrants, board.counts(), partial(self._read, current), terms)
-        )
+        read, left_s = partial(self._read, current), seconds_left(current.state, board.now_s(), current.policy)
+        judging = in_thread(lambda: judge(board.spec, base, run.merged, entrants, board.counts(), read, terms))
+        # Deltas that memory did not keep are read again: as long as what is judged can still be planned.
+        current.judgement = await _within(max(LEAST_LOOK_S, left_s), judging)
 
     async def _last_looks(self, current: Round, submissions: Sequence[Submission]) -> None:
         """Side by side, as many as the intake reads at once. Raises what one of them raised, when all are done.
@@ -84,11 +87,8 @@ class Effects:
 
     async def _look(self, current: Round, submission: Submission) -> None:
         """One look, as long as there is time for reading: an object may come for ever, a byte at a time."""
-        look = self._intake.last_look(current, submission)
-        try:
-            await asyncio.wait_for(look, max(LEAST_LOOK_S, self._reading_left_s(current)))
-        except TimeoutError as slow:
-            raise Retryable("it could not be read in time") from slow
+        limit_s = max(LEAST_LOOK_S, self._reading_left_s(current))
+        await _within(limit_s, self._intake.last_look(current, submission))
 
     def _reading_over(self, current: Round) -> bool:
         return self._reading_left_s(current) <= 0
@@ -207,6 +207,15 @@ class Effects:
             return self._heads.get(run, run.open_round.base_revision)
         except Rejected as refusal:
             raise Retryable(f"the base of the round can't be had: {refusal}") from refusal
+
+
+async def _within(limit_s: float, work: Awaitable[T]) -> T:
+    """The result of ``work``, which reads from the storage; ``Retryable`` if it takes longer."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except TimeoutError as slow:
+        raise Retryable(f"the storage did not give it within {limit_s:.0f} s") from slow
 
 
 def _say_left_out(submission: Submission, fault: Retryable) -> None:

@@ -19,7 +19,7 @@ from common.runlog.writer import LogWriter
 from common.store.retry import NO_RETRIES
 from common.timeouts import LEASE_S
 from tests.support.specs import VALIDATOR
-from tests.validator.world import WORK, World, drive, play, steps, turn
+from tests.validator.world import WORK, Miner, World, drive, play, steps, turn
 from validator.process import Validator
 from validator.round.facts import Phase as RoundPhase
 
@@ -230,22 +230,16 @@ def test_the_time_that_a_hanging_storage_takes_does_not_count(world: World) -> N
 
 def test_one_object_that_the_storage_never_gives_holds_up_nobody(world: World) -> None:
     """Its sender is deferred, keeps all its work, and is merged once the storage gives the object again."""
-    poisoned: set[str] = set()
-
-    def refuse(operation: str, key: str) -> None:
-        if operation == "get" and any(part in key for part in poisoned):
-            raise Retryable("500: an internal error")
 
     async def go() -> None:
         await world.begin()
         validator = world.validator(until=2)
-        world.store.before = refuse
-        poisoned.add(f"/rounds/0/0/{world.miners[0].signer.hotkey}")
+        _lose(world, world.miners[0])
         await _patiently(world, validator, 1)
         state = world.log()
         assert (state.rounds_aborted, state.tokens_merged) == (0, 2 * WORK)
         assert [member.hotkey for member in state.deferred] == [world.miners[0].signer.hotkey]
-        poisoned.clear()
+        world.store.before = None
         await _patiently(world, validator, 2)
 
     asyncio.run(go())
@@ -256,19 +250,13 @@ def test_one_object_that_the_storage_never_gives_holds_up_nobody(world: World) -
 
 def test_a_planned_delta_that_can_not_be_read_any_more_costs_one_round(world: World) -> None:
     """The log names it, and the leader that had read it is dead: the round ends by its deadline, the next lacks it."""
-    poisoned: set[str] = set()
-
-    def refuse(operation: str, key: str) -> None:
-        if operation == "get" and any(part in key for part in poisoned):
-            raise Retryable("500: an internal error")
 
     async def go() -> None:
         await world.begin()
         validator = world.validator(until=1)
-        world.store.before = refuse
         while (opened := world.log().open_round) is None or opened.plan is None:
             await steps(world, validator, 1)
-        poisoned.add(f"/rounds/0/0/{world.miners[0].signer.hotkey}")
+        _lose(world, world.miners[0])
         await _patiently(world, world.validator(until=1), 1)
 
     asyncio.run(go())
@@ -327,6 +315,16 @@ def test_wrong_bytes_are_read_once_however_often_their_sender_asks(world: World)
         assert (await miner.complete(validator, made)).accepted
 
     asyncio.run(go())
+
+
+def _lose(world: World, miner: Miner) -> None:
+    """From now on the storage gives nothing of what this one hands in to round 0."""
+
+    def refuse(operation: str, key: str) -> None:
+        if operation == "get" and f"/rounds/0/0/{miner.signer.hotkey}" in key:
+            raise Retryable("500: an internal error")
+
+    world.store.before = refuse
 
 
 async def _patiently(world: World, validator: Validator, until_revision: int) -> None:

@@ -116,7 +116,7 @@ class Miner:
         else:
             self.tally.lose("death", steps - session.newest_there())
             self.session = None
-            self._world.bury(session, self.tally)
+            self._world.ghosts.bury(session, self.tally)
 
     def drain(self) -> None:
         """SIGTERM: hand in what there is, then leave."""

@@ -112,7 +112,7 @@ def close(world: World) -> None:
     for miner in world.miners:
         miner.machine.close()
         miner.close_books()
-    world.close_books()
+    world.ghosts.close_books()
 
 
 def outcome(world: World) -> Outcome:

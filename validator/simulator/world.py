@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from common.codec.params import F32
 from common.identity import KeypairSigner
@@ -26,6 +25,7 @@ from validator.membership import Seat
 from validator.round.deadlines import Deadlines
 from validator.round.facts import Phase
 from validator.simulator.events import Queue
+from validator.simulator.ghosts import Ghosts
 from validator.simulator.leader import Leader
 from validator.simulator.links import Link
 from validator.simulator.machines import Machine, Mode, Power
@@ -35,7 +35,6 @@ from validator.simulator.quadratic import Quadratic
 from validator.simulator.records import BucketRecords, FastRecords, Records, fake_hotkey
 from validator.simulator.settings import Settings, Sizes, make_run
 from validator.simulator.storage import Storage
-from validator.simulator.tally import Tally
 from validator.simulator.work import Fate, Ground, Lie, Offer, Session, make_all
 from validator.submissions import Submission
 
@@ -43,14 +42,6 @@ MBIT = 1e6
 Name = tuple[RoundId, Hotkey, Sha256]
 _KEPT_ROUNDS = 4
 _ORDERS: dict[Phase, Order] = {Phase.OPEN: "train", Phase.CLOSING: "submit"}
-
-
-@dataclass
-class Ghost:
-    """A process whose machine is gone: what it has handed in may still be merged."""
-
-    session: Session
-    tally: Tally
 
 
 class World:
@@ -95,7 +86,7 @@ class World:
         self.failed: list[RoundAborted] = []
         """Rounds that ended for what was delivered, oldest first."""
         self.on_phase: Callable[[RoundId, str], None] = lambda _round, _phase: None
-        self._ghosts: list[Ghost] = []
+        self.ghosts = Ghosts(self)
         self._offers: dict[Name, Offer] = {}
         self._members: dict[Revision, dict[Hotkey, list[PlanMember]]] = {}
         self._noticed: set[int] = set()
@@ -317,7 +308,7 @@ class World:
             members.setdefault(member.hotkey, []).append(member)
         self._members[revision] = members
         self.losses.append(self.ground.problem.loss(result.new_weights))
-        self._ghosts = [ghost for ghost in self._ghosts if self._haunt(ghost, revision)]
+        self.ghosts.follow(revision)
         self._forget(plan.round)
 
     def phase_began(self, name: str) -> None:
@@ -329,21 +320,6 @@ class World:
         last = RoundId(self.records.state.next_round - 1)
         self.on_phase(opened.round if opened is not None else last, name)
 
-    def bury(self, session: Session, tally: Tally) -> None:
-        """A machine is gone with its disk; what the log has done meanwhile comes first."""
-        session.forget_the_missing()
-        ghost = Ghost(session, tally)
-        alive = True
-        for number in range(session.held + 1, self.head + 1):
-            alive = alive and self._haunt(ghost, Revision(number))
-        if alive:
-            self._ghosts.append(ghost)
-
-    def close_books(self) -> None:
-        """At the end: of the dead that a plan may still name, nothing more is decided either."""
-        for ghost in self._ghosts:
-            ghost.tally.unfinished += ghost.session.undecided_tokens(ghost.session.newest_there())
-
     def note_fate(self, fate: Fate) -> None:
         """No step may be merged twice."""
         if fate.member is None or fate.member.decision != "accepted":
@@ -354,16 +330,6 @@ class World:
             self.violations.append(f"steps {offer.first} to {offer.mark} of {offer.session.hotkey} are merged twice")
         offer.session.merged = [*spans[-4:], (offer.first, offer.mark)]
 
-    def _haunt(self, ghost: Ghost, revision: Revision) -> bool:
-        """Book what a plan says of a dead process; whether the next plan may say more."""
-        session, mark = ghost.session, ghost.session.newest_there()
-        for fate in session.follow(revision, self.named(revision, session.hotkey), mark):
-            self.note_fate(fate)
-            ghost.tally.settle(fate, self.spec, dead=True)
-        ghost.tally.lose("death", mark - session.settled)
-        session.settled = mark
-        return session.pending is not None
-
     def _forget(self, round_id: RoundId) -> None:
         """What nobody can ask for any more."""
         oldest = RoundId(round_id - _KEPT_ROUNDS)
@@ -373,7 +339,7 @@ class World:
         for name in [name for name in self._offers if name[0] < oldest]:
             del self._offers[name]
         held = [m.session.held for m in self.miners if m.session is not None]
-        held += [ghost.session.held for ghost in self._ghosts]
+        held += self.ghosts.held()
         least = min(held, default=self.head)
         for revision in [r for r in self.ground.weights if r < min(least, self.head - 1)]:
             del self.ground.weights[revision]
