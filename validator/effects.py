@@ -20,7 +20,7 @@ from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_delta
 from common.runlog.rules import MAX_ATTEMPTS
 from common.runlog.state import RunState
-from common.units import Coldkey, Hotkey, RoundId
+from common.units import Coldkey, Hotkey
 from validator import merging
 from validator.board import Board
 from validator.checks import Finding
@@ -121,8 +121,7 @@ class Effects:
     async def tidy(self) -> None:
         """Abort uploads of rounds of which nothing can count any more. What fails now is done after the next round."""
         run = self._board.journal.state
-        made = run.head_node.round
-        oldest = min([RoundId(0 if made is None else made + 1), *(member.round for member in run.deferred)])
+        oldest = min([run.head_node.first_round, *(member.round for member in run.deferred)])
         try:
             count = await in_thread(lambda: self._uploads.abort_leftovers(run.run, oldest))
         except (Retryable, Rejected) as fault:

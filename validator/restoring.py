@@ -56,8 +56,7 @@ def restore(
 
 def oldest_adopted(run: RunState, opened: OpenRound) -> RoundId:
     """The oldest round whose work the open one may take over, if none failed for its content since. Pure."""
-    made = run.revisions[opened.base_revision].round
-    return RoundId(max(0 if made is None else made + 1, opened.round - MOST_ADOPTED))
+    return RoundId(max(run.revisions[opened.base_revision].first_round, opened.round - MOST_ADOPTED))
 
 
 def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:

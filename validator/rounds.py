@@ -114,8 +114,8 @@ def begin(run: RunState, now_s: float) -> Round:
     """Hold the log's open round; deadlines start now."""
     opened = run.open_round
     assert opened is not None
-    made = run.revisions[opened.base_revision].round
-    policy = policy_of(run.spec, opened.base_revision, opened.round - (0 if made is None else made + 1))
+    base = opened.base_revision
+    policy = policy_of(run.spec, base, aborted=opened.round - run.revisions[base].first_round)
     state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy)
     most = Deadlines.of(run.spec).most_manifests
     return Round(opened, state, policy, Submissions(opened.round, opened.base_revision, run.deferred, most))

@@ -38,6 +38,11 @@ class RevisionNode:
         """Hash of the whole revision: what a manifest names as its base."""
         return revision_hash(self.shards)
 
+    @property
+    def first_round(self) -> RoundId:
+        """The first round that could have it as its base."""
+        return RoundId(0 if self.round is None else self.round + 1)
+
 
 @dataclass(frozen=True)
 class OpenRound:
