@@ -153,4 +153,4 @@ def test_what_is_not_finite_is_not_encoded(bad: float, codec: CodecParams) -> No
 )
 def test_contradictory_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"density|magnitude_bits|kind"):
-        CodecParams(**wrong)  # type: ignore[arg-type]
+        CodecParams(**wrong)  # type: ignore[arg-type]  # wrong on purpose
