@@ -39,7 +39,7 @@ from validator.submissions import Submissions
 
 HOLD = RetryPolicy()
 RESTORE_TRIES = 8
-"""Failures in a row after which a takeover goes on without those manifests that the storage does not give."""
+"""Times in a row that a storage which answers has not given something: then a takeover goes on without it."""
 
 
 class Driver:
@@ -57,6 +57,8 @@ class Driver:
         self._away_since_s: float | None = None
         self._answered = False
         """Whether the storage has answered since this step began, after a failure of the step before."""
+        self._not_given = 0
+        """Failures in a row though it had answered: it is not away, but does not give one thing."""
         self._stepped_s: float | None = None
         self._chosen_wait_s = 0.0
         self._began_s = board.now_s()
@@ -97,7 +99,7 @@ class Driver:
                 logger.error("the log refuses our entry: {}", refusal)
             return self._back_off(refusal)
         self._release()
-        self._failures = 0
+        self._failures = self._not_given = 0
         return wait_s
 
     async def _step(self) -> float:
@@ -195,7 +197,7 @@ class Driver:
     async def _restore(self, current: Round, run: RunState, now_s: float) -> None:
         board, opened = self._board, current.opened
         seats = known_seats(board.membership, self._all_hotkeys())
-        patient = self._failures < RESTORE_TRIES
+        patient = self._not_given < RESTORE_TRIES
         found = await in_thread(lambda: restore(board.store, board.reader, run, opened, seats, now_s, patient))
         for submission in found:
             current.submissions.add(submission)
@@ -305,7 +307,9 @@ class Driver:
     def _hold(self, fault: BrigadeError) -> float:
         # A storage that hangs was away while the failing step waited for it. One that has just answered is not away:
         # then it is one object that can't be had, and a round that can't do without it ends by its deadline.
-        if self._away_since_s is None and not self._answered:
+        if self._answered:
+            self._not_given += 1
+        elif self._away_since_s is None:
             self._away_since_s = self._began_s
         return self._back_off(fault)
 
