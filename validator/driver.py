@@ -309,8 +309,9 @@ class Driver:
         # then it is one object that can't be had, and a round that can't do without it ends by its deadline.
         if self._answered:
             self._not_given += 1
-        elif self._away_since_s is None:
-            self._away_since_s = self._began_s
+        else:
+            self._not_given = 0
+            self._away_since_s = self._began_s if self._away_since_s is None else self._away_since_s
         return self._back_off(fault)
 
     def _back_off(self, fault: BrigadeError) -> float:
