@@ -88,9 +88,14 @@ good_sdist() {
 
 brigade_env() {
     check_platform
+    # Of scripts that are started at once one installs, and the others wait for it: pip can't share a folder.
+    mkdir -p "$VENV"
+    exec 9>"$VENV/lock"
+    ! command -v flock >/dev/null || flock 9
     make_venv
     install_packages "${1:-run}"
     fetch_sdist
+    exec 9>&-
     # shellcheck disable=SC2034
     PYTHON="$VENV/bin/python"
 }
