@@ -38,10 +38,12 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.reads import WatchedReader
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
 from validator.uploads import Uploads
+from validator.watchdog.task import Watchdog
 
 INSTANCE_BYTES = 16
 
@@ -71,6 +73,7 @@ class Validator:
     driver: Driver
     scorer: Scorer
     payments: Payments
+    watchdog: Watchdog
     app: FastAPI
 
 
@@ -90,7 +93,8 @@ def assemble(parts: Parts) -> Validator:
     driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
-    return Validator(board, service, driver, scorer, payments, create_app(service, gatekeeper))
+    watchdog = Watchdog(board, parts.until_revision)
+    return Validator(board, service, driver, scorer, payments, watchdog, create_app(service, gatekeeper))
 
 
 def _board(parts: Parts, reader: StoreReader) -> Board:
@@ -99,13 +103,15 @@ def _board(parts: Parts, reader: StoreReader) -> Board:
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
     instance = secrets.token_hex(INSTANCE_BYTES)
     keeper = LeaseKeeper(parts.store, spec, signer, clock, instance, patience=patience)
+    watched = WatchedReader(reader, clock.monotonic_s)
     return Board(
         spec=spec,
         spec_sha256=spec_hash(spec),
         signer=signer,
         clock=clock,
         store=parts.store,
-        reader=RememberingReader(reader),
+        reader=RememberingReader(watched),
+        reads=watched,
         journal=journal,
         leadership=Leadership(keeper, journal, clock),
         members=Members(spec.round.member_timeout_s, spec.round.overlap),
@@ -128,3 +134,4 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(validator.scorer.run(), name="scorer")
         group.create_task(validator.payments.run(), name="payments")
         group.create_task(validator.driver.run(), name="driver")
+        group.create_task(validator.watchdog.run(), name="watchdog")
