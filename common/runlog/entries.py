@@ -128,6 +128,8 @@ class RoundAborted:
     code: str
     evidence: tuple[str, ...]
     """What was measured, one fact a line."""
+    command_sha256: Sha256 | None = None
+    """The owner's order to end it, an object under ``commands/``; None when nobody ordered it."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class Paused:
 
     code: str
     evidence: tuple[str, ...]
+    command_sha256: Sha256 | None = None
+    """The owner's order; None when the leader paused the run by itself."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +148,30 @@ class Resumed:
 
     command_sha256: Sha256
     """Names the object under ``commands/``."""
+    cold: bool = False
+    """Whether the pause was so long that miners start cold: fresh inner optimizer, learning rate warmed up again. The
+    writer decides it, since no reader may compare wall clocks."""
 
 
-EntryData = Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted | Paused | Resumed
+@dataclass(frozen=True)
+class RolledBack:
+    """The owner ordered the run back to an earlier revision: it is the head now, and what was under way is void."""
+
+    revision: Revision
+    command_sha256: Sha256
+
+
+EntryData = (
+    Genesis
+    | LeaderChanged
+    | RoundOpened
+    | RoundFrozen
+    | RevisionCommitted
+    | RoundAborted
+    | Paused
+    | Resumed
+    | RolledBack
+)
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,
@@ -156,6 +181,7 @@ KINDS: dict[str, type[EntryData]] = {
     "round_aborted": RoundAborted,
     "paused": Paused,
     "resumed": Resumed,
+    "rolled_back": RolledBack,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

@@ -1,9 +1,10 @@
 """``brigade run verify``: proves a run from its bucket alone, and names the first thing that is wrong.
 
 In order: the spec by its hash; the log, slot by slot (damage is an error here, only stale entries are passed over);
-the merges again, from the snapshot of revision 0 to the head, and with them every snapshot on the way; the submissions
-that the plans name; then every object that is left under the run, by the hash in its name or by its signature. The
-listing is taken first, so that a run that goes on meanwhile is verified as far as its log was then read.
+the merges again, from the snapshot of revision 0 to the end of every branch, and with them every snapshot on the way;
+the submissions that the plans name; the owner's commands behind what was done by order; then every object that is left
+under the run, by the hash in its name or by its signature. The listing is taken first, so that a run that goes on
+meanwhile is verified as far as its log was then read.
 
 What this can't prove: that the log has no more slots than the bucket shows. Whatever follows from a missing slot gives
 the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Only a head committed on
@@ -36,7 +37,7 @@ from common.runlog.told import Told, check_tail, slot_missing, suspicion
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.multipart import PART_BYTES
 from common.store.port import ObjectInfo, ObjectStore
-from common.units import RoundId, Sha256, ShardId
+from common.units import Revision, RoundId, Sha256, ShardId
 
 Say = Callable[[str], None]
 MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES)
@@ -162,9 +163,9 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
             if step is None:
                 break
             checks.check_step(step)
+        work.told.note(step, state)
         state = step.state
         work.reader.proved.add(key)
-        work.told.note(step)
     assert state is not None, "an empty log is refused by walk"
     for info in work.listing:
         parts = keys.parse_key(work.run, info.key)
@@ -175,11 +176,15 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
 
 
 def _verify_merges(work: _Work, state: RunState) -> None:
-    """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way."""
+    """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way: of every branch."""
+    nodes = sorted(state.revisions.values(), key=lambda node: node.revision)
+    last_child = {node.parent: node.revision for node in nodes}
     for shard in range(state.spec.num_shards):
-        memory: ShardMemory | None = None
-        for node in state.lineage(state.head):
-            memory = _verify_node(work, state, node, ShardId(shard), memory)
+        memories: dict[Revision, ShardMemory] = {}
+        for node in nodes:
+            base = None if node.parent is None else memories[node.parent]
+            memories[node.revision] = _verify_node(work, state, node, ShardId(shard), base)
+            memories = {kept: memory for kept, memory in memories.items() if last_child.get(kept, -1) > node.revision}
     head = state.head_node
     work.say(f"merges: {work.merges} computed again, all bits equal; head is revision {head.revision}, {head.sha256}")
 
@@ -233,12 +238,12 @@ def _verify_member(work: _Work, state: RunState, member: PlanMember) -> None:
 
 
 def _verify_commands(work: _Work, state: RunState) -> None:
-    """Every resumption was ordered by the owner, for the very pause that it ended."""
-    for resumption in work.told.resumptions:
-        key = keys.command_key(work.run, resumption.command_sha256)
-        body = work.reader.fetch(key, max_bytes=MAX_COMMAND_BYTES, sha256=resumption.command_sha256)
+    """Whatever the log calls the owner's order was ordered by the owner, when and as the log says."""
+    for obeyed in work.told.obeyed:
+        key = keys.command_key(work.run, obeyed.command_sha256)
+        body = work.reader.fetch(key, max_bytes=MAX_COMMAND_BYTES, sha256=obeyed.command_sha256)
         with _naming(key):
-            checks.check_command(state, resumption.paused_seq, body)
+            checks.check_command(obeyed, body)
 
 
 def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> StoredSubmission:
