@@ -47,6 +47,10 @@ class Journal:
             logger.bind(event=type(data).__name__, seq=self.state.next_seq - 1).info("{}", reason)
             return self.state
 
+    def may_lead(self) -> bool:
+        """Whether the log, as read so far, lets this process's hotkey lead."""
+        return self._hotkey in self.state.validators
+
     def leads(self, term: int, instance: str) -> bool:
         """Whether the log says that this very process leads ``term``, and no later one has begun."""
         last = self.state.leaders[-1] if self.state.leaders else None

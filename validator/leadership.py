@@ -47,6 +47,9 @@ class Leadership:
         """One attempt; ``reason`` tells what came of it. ``Retryable`` when the store stays away."""
         async with self._busy:
             state = await self._journal.catch_up()
+            if not self._journal.may_lead():
+                self.reason = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
+                return False
             term = state.term + 1
             decision = await in_thread(lambda: self._keeper.acquire(term))
             self.reason = decision.reason
@@ -79,13 +82,16 @@ class Leadership:
             try:
                 await in_thread(self._keeper.renew)
                 self._renewed_s = started_s
+                await self._journal.catch_up()  # the owner may have spoken
             except LeaseLost as lost:
                 self._step_down(lost.message)
 
     def check(self) -> bool:
-        """Whether the log still says that we lead; if not, step down."""
+        """Whether the log still says that we lead, and may; if not, step down."""
         if self.leading and not self._journal.leads(self.term, self.instance):
             self._step_down("another term has begun")
+        elif self.leading and not self._journal.may_lead():
+            self._step_down("the run's owner no longer lets this hotkey lead")
         return self.leading
 
     def _step_down(self, reason: str) -> None:

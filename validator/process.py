@@ -98,7 +98,9 @@ def _board(parts: Parts, reader: StoreReader) -> Board:
     writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
     instance = secrets.token_hex(INSTANCE_BYTES)
-    keeper = LeaseKeeper(parts.store, spec, signer, clock, instance, patience=patience)
+    keeper = LeaseKeeper(
+        parts.store, spec, signer, clock, instance, patience=patience, allowed=lambda: journal.state.validators
+    )
     return Board(
         spec=spec,
         spec_sha256=spec_hash(spec),

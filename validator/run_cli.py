@@ -26,6 +26,7 @@ from common.runlog.verify import VerifyReport, verify_run
 from common.spec import describe_spec, spec_hash
 from common.units import Revision, printable
 from validator.run_create import create
+from validator.run_leaders import leaders
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, find
 
 app = typer.Typer(no_args_is_help=True, help="Create a run, read its log, prove it, export its weights, resume it.")
@@ -159,6 +160,9 @@ def resume(
         typer.echo(f"paused: {printable(fact)}")
     sha256 = put_command(place.listing_store(), resume_command(state, owner, SystemClock().wall_ns() // 1_000_000))
     typer.echo(f"ordered to go on ({sha256[:12]}…); the leader takes it up within {timeouts.COMMAND_LOOK_S:g} s")
+
+
+command(leaders)
 
 
 def tell_new(

@@ -146,10 +146,29 @@ class Resumed:
     """Names the object under ``commands/``."""
 
 
-EntryData = Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted | Paused | Resumed
+@dataclass(frozen=True)
+class LeadersChanged:
+    """The owner says who may lead from here on; signed by the owner itself, not by the leader."""
+
+    validators: tuple[Hotkey, ...]
+    """All who may, in order of their addresses."""
+
+
+EntryData = (
+    Genesis
+    | LeaderChanged
+    | LeadersChanged
+    | RoundOpened
+    | RoundFrozen
+    | RevisionCommitted
+    | RoundAborted
+    | Paused
+    | Resumed
+)
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,
+    "leaders_changed": LeadersChanged,
     "round_opened": RoundOpened,
     "round_frozen": RoundFrozen,
     "revision_committed": RevisionCommitted,

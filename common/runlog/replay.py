@@ -28,6 +28,7 @@ from common.runlog.entries import (
     RoundOpened,
     decode_entry,
 )
+from common.runlog.owned import OWNED, owned_effect
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
 from common.runlog.state import Leadership, OpenRound, Pause, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
@@ -117,6 +118,8 @@ def _void(state: RunState, slot: bytes, entry: Entry | None, error: Rejected) ->
 def _effect(state: RunState, entry: Entry) -> RunState:
     """What a valid entry changes, but for its place in the chain."""
     data = entry.data
+    if isinstance(data, OWNED):
+        return owned_effect(state, entry)
     if isinstance(data, LeaderChanged):
         leadership = Leadership(entry.term, entry.signer, data.instance, entry.seq)
         return replace(state, leaders=(*state.leaders, leadership))

@@ -118,10 +118,22 @@ class RunState:
     """Codes of the rounds that were aborted for their content since the last commit or resumption, oldest first."""
     paused: Pause | None = None
     """Why no round may be opened; None while rounds may."""
+    validator_sets: tuple[tuple[Hotkey, ...], ...] = ()
+    """Who may lead, as the owner changed it since the beginning: the last one holds, the spec's before the first."""
 
     @property
     def run(self) -> str:
         return self.spec.run
+
+    @property
+    def validators(self) -> tuple[Hotkey, ...]:
+        """Hotkeys that may lead now."""
+        return self.validator_sets[-1] if self.validator_sets else self.spec.validators
+
+    @property
+    def ever_validators(self) -> frozenset[Hotkey]:
+        """Hotkeys that may lead or once might: whose reports and leases may be in the bucket."""
+        return frozenset(self.spec.validators).union(*self.validator_sets)
 
     @property
     def term(self) -> int:

@@ -14,6 +14,7 @@ from common.runlog.entries import (
     EntryData,
     Genesis,
     LeaderChanged,
+    LeadersChanged,
     Paused,
     Resumed,
     RevisionCommitted,
@@ -95,6 +96,8 @@ def _what(data: EntryData) -> str:
         return f"the run begins with spec {data.spec_sha256[:8]}…"
     if isinstance(data, LeaderChanged):
         return "takes the lead"
+    if isinstance(data, LeadersChanged):
+        return f"from here on may lead: {', '.join(map(short, data.validators))}"
     if isinstance(data, RoundOpened):
         return f"round {data.round} opens on revision {data.base_revision}"
     if isinstance(data, RoundFrozen):
@@ -114,7 +117,7 @@ def _what(data: EntryData) -> str:
 def _with_reason(what: str, entry: Entry) -> str:
     """The writer's reason behind what happened, without what that says already."""
     reason = printable(entry.reason)
-    if not isinstance(entry.data, Genesis | LeaderChanged | Paused | Resumed):
+    if not isinstance(entry.data, Genesis | LeaderChanged | LeadersChanged | Paused | Resumed):
         reason = reason.removeprefix(f"round {entry.data.round} ").removeprefix("aborted: ")
     told = f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what
     if isinstance(entry.data, RoundAborted | Paused) and entry.data.evidence:
