@@ -15,7 +15,7 @@ from common.errors import Rejected
 from common.runlog.entries import EntryData
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter, LostSlot
-from common.units import Hotkey
+from common.units import Hotkey, Sha256
 
 
 class Journal:
@@ -32,6 +32,18 @@ class Journal:
         async with self._busy:
             self.state = await in_thread(lambda: self._writer.catch_up(self.state))
             return self.state
+
+    async def read_head(self) -> tuple[int, Sha256]:
+        """The log's last slot, read now, and its hash. ``Retryable`` when the store stays away."""
+        state = await self.catch_up()
+        return state.next_seq - 1, state.head_sha256
+
+    async def slot_sha256(self, seq: int) -> Sha256 | None:
+        """The hash of a slot of the log as this process has read it; None when it ends before. ``Retryable``."""
+        state = self.state
+        if seq >= state.next_seq - 1:
+            return state.head_sha256 if seq == state.next_seq - 1 else None
+        return await in_thread(lambda: self._writer.slot_sha256(seq))
 
     async def append(self, data: EntryData, reason: str, term: int) -> RunState:
         """Append an entry of ``term``. Raises ``LostSlot``, ``Rejected`` and ``Retryable`` as ``LogWriter.append``."""

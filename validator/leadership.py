@@ -8,6 +8,7 @@ try.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from loguru import logger
 
@@ -24,10 +25,18 @@ from validator.journal import Journal
 class Leadership:
     """One process's claim to lead."""
 
-    def __init__(self, keeper: LeaseKeeper, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self,
+        keeper: LeaseKeeper,
+        journal: Journal,
+        clock: Clock,
+        refusal: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """``refusal`` tells why nobody may build on the log as it was read; an empty text when nothing is wrong."""
         self._keeper = keeper
         self._journal = journal
         self._clock = clock
+        self._refusal = refusal
         self._busy = asyncio.Lock()
         self._renewed_s = 0.0
         self.term = 0
@@ -49,6 +58,10 @@ class Leadership:
             state = await self._journal.catch_up()
             if not self._journal.may_lead():
                 self.reason = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
+                return False
+            why = await self._refusal() if self._refusal else ""
+            if why:
+                self.reason = why
                 return False
             term = state.term + 1
             decision = await in_thread(lambda: self._keeper.acquire(term))

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from loguru import logger
 
-from common import timeouts
+from common import keys, timeouts
 from common.blocking import in_thread
 from common.chain.commitment import RunLocation
 from common.chain.discovery import find_run
@@ -116,7 +116,8 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> 
     )
     last = None if settings.until_revision is None else Revision(settings.until_revision)
     evaluator = Evaluator(spec, dataset, choose_device(settings.device))
-    parts = Parts(spec, signer, store, chain, SystemClock(), evaluator, version("brigade"), last, LOG_PATIENCE)
+    reports = f"{settings.storage.public_base_url()}/{keys.reports_prefix(spec.run, signer.hotkey).rstrip('/')}"
+    parts = Parts(spec, signer, store, chain, SystemClock(), evaluator, version("brigade"), last, reports, LOG_PATIENCE)
     validator = await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
     if not validator.board.journal.may_lead():
         logger.warning(
