@@ -82,6 +82,11 @@ def dataset_file_key(dataset: Sha256, sha256: Sha256) -> str:
     return f"data/{dataset}/{sha256}.tokens"
 
 
+def is_hotkey(text: str) -> bool:
+    """Whether a text has the form of a hotkey's address; whose it is no form can tell."""
+    return re.fullmatch(_HOTKEY, text) is not None
+
+
 @dataclass(frozen=True)
 class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""

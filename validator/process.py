@@ -32,6 +32,7 @@ from validator.bodies import RememberingReader
 from validator.driver import Driver
 from validator.effects import Effects
 from validator.heads import Heads
+from validator.headsonchain import HeadGuard, HeadsOnChain
 from validator.intake import Intake
 from validator.journal import Journal
 from validator.leadership import Leadership
@@ -58,6 +59,8 @@ class Parts:
     evaluator: Evaluator
     version: str
     until_revision: Revision | None = None
+    reports_address: str = ""
+    """Where this validator's reports are, as its commitment on chain tells."""
     patience: Patience | None = None
     """How storage calls of log and lease are repeated; the default when None."""
 
@@ -71,6 +74,8 @@ class Validator:
     driver: Driver
     scorer: Scorer
     payments: Payments
+    guard: HeadGuard
+    heads_on_chain: HeadsOnChain
     app: FastAPI
 
 
@@ -80,7 +85,7 @@ def assemble(parts: Parts) -> Validator:
     Raises ``Rejected`` (``no_genesis``, ``bad_genesis``) and ``Retryable``.
     """
     reader = _reader(parts)
-    board = _board(parts, reader)
+    board, guard = _board(parts, reader)
     uploads = Uploads(parts.store)
     heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)
@@ -90,16 +95,22 @@ def assemble(parts: Parts) -> Validator:
     driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
-    return Validator(board, service, driver, scorer, payments, create_app(service, gatekeeper))
+    on_chain = HeadsOnChain(
+        parts.chain, parts.spec.netuid, board.journal, guard, parts.signer.hotkey, parts.reports_address
+    )
+    return Validator(board, service, driver, scorer, payments, guard, on_chain, create_app(service, gatekeeper))
 
 
-def _board(parts: Parts, reader: StoreReader) -> Board:
+def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
     writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
     instance = secrets.token_hex(INSTANCE_BYTES)
-    keeper = LeaseKeeper(parts.store, spec, signer, clock, instance, patience=patience)
-    return Board(
+    keeper = LeaseKeeper(
+        parts.store, spec, signer, clock, instance, patience=patience, allowed=lambda: journal.state.validators
+    )
+    guard = HeadGuard(parts.chain, spec.netuid, journal)
+    board = Board(
         spec=spec,
         spec_sha256=spec_hash(spec),
         signer=signer,
@@ -107,10 +118,11 @@ def _board(parts: Parts, reader: StoreReader) -> Board:
         store=parts.store,
         reader=RememberingReader(reader),
         journal=journal,
-        leadership=Leadership(keeper, journal, clock),
+        leadership=Leadership(keeper, journal, clock, guard.refusal),
         members=Members(spec.round.member_timeout_s, spec.round.overlap),
         membership=Membership(parts.chain, spec.netuid, clock),
     )
+    return board, guard
 
 
 def _reader(parts: Parts) -> StoreReader:
@@ -127,4 +139,5 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(keep_served(chain, spec.netuid, hotkey, published), name="endpoint")
         group.create_task(validator.scorer.run(), name="scorer")
         group.create_task(validator.payments.run(), name="payments")
+        group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")

@@ -137,8 +137,18 @@ def _with_keys(config: StorageConfig, run: str, spec_sha256: Sha256 | None) -> P
     return Place(run, StoreReader(store), store, spec_sha256)
 
 
+def netuid_of(path: Path) -> int | None:
+    """The subnet of a folder's run, as its ``run.json`` tells; None when it does not."""
+    netuid = _run_json(path).get("netuid")
+    return netuid if isinstance(netuid, int) else None
+
+
 def _run_file(path: Path) -> dict[str, str]:
     """The texts in a folder's ``run.json``; empty when there is none."""
+    return {name: value for name, value in _run_json(path).items() if isinstance(value, str)}
+
+
+def _run_json(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             values = json.loads(file.read(MAX_RUN_FILE_BYTES))
@@ -148,7 +158,7 @@ def _run_file(path: Path) -> dict[str, str]:
         raise OperatorError(f"{path} can't be read ({error}): give --run NAME") from error
     if not isinstance(values, dict):
         raise OperatorError(f"{path} does not describe a run: give --run NAME")
-    return {name: value for name, value in values.items() if isinstance(value, str)}
+    return values
 
 
 def _sha256(text: str | None) -> Sha256 | None:

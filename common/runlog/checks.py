@@ -50,8 +50,8 @@ def check_name(parts: KeyParts, body: bytes) -> None:
 
 
 def check_lease(state: RunState, body: bytes) -> None:
-    """Signed by a validator, and by the leader if its term has begun."""
-    lease = decode_lease(body, state.spec)
+    """Signed by who may or might lead, and by the leader if its term has begun."""
+    lease = decode_lease(body, state.run, state.ever_validators)
     leader = state.leader_of(lease.term)
     if leader is not None and leader != lease.signer:
         raise Rejected("wrong_leader", f"it is held for term {lease.term}, which {leader} leads")
@@ -72,7 +72,7 @@ def check_report(state: RunState, parts: KeyParts, body: bytes) -> Report:
     """Named by its hash, signed by the validator in its key, about the round in its key."""
     check_name(parts, body)
     report, _ = decode_report(body, state.run)
-    if report.signer != parts.hotkey or report.signer not in state.spec.validators:
+    if report.signer != parts.hotkey or report.signer not in state.ever_validators:
         raise Rejected("wrong_signer", "it is not signed by the validator whose folder it lies in")
     if report.round != parts.round_id:
         raise Rejected("wrong_round", f"it is about round {report.round}")

@@ -161,9 +161,18 @@ class RolledBack:
     command_sha256: Sha256
 
 
+@dataclass(frozen=True)
+class LeadersChanged:
+    """The owner says who may lead from here on; signed by the owner itself, not by the leader."""
+
+    validators: tuple[Hotkey, ...]
+    """All who may, in order of their addresses."""
+
+
 EntryData = (
     Genesis
     | LeaderChanged
+    | LeadersChanged
     | RoundOpened
     | RoundFrozen
     | RevisionCommitted
@@ -175,6 +184,7 @@ EntryData = (
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,
+    "leaders_changed": LeadersChanged,
     "round_opened": RoundOpened,
     "round_frozen": RoundFrozen,
     "revision_committed": RevisionCommitted,

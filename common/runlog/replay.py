@@ -31,6 +31,7 @@ from common.runlog.entries import (
     RoundOpened,
     decode_entry,
 )
+from common.runlog.owned import OWNED, owned_effect
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
 from common.runlog.state import Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
@@ -119,6 +120,8 @@ def _void(state: RunState, slot: bytes, entry: Entry | None, error: Rejected) ->
 
 def _effect(state: RunState, entry: Entry) -> RunState:
     """What a valid entry changes, but for its place in the chain."""
+    if isinstance(entry.data, OWNED):
+        return owned_effect(state, entry)
     return _EFFECTS[type(entry.data)](state, entry, entry.data)
 
 

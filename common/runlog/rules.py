@@ -1,7 +1,7 @@
 """The rules that make an entry valid, each with the typed code of its breach.
 
 ``check_entry`` raises ``Rejected`` with one of: ``wrong_seq``, ``wrong_prev`` (not this place in the chain);
-``not_allowed`` (the spec does not let the signer lead); ``stale_term``, ``future_term``, ``not_leader`` (leadership);
+``not_allowed`` (the run does not let the signer lead); ``stale_term``, ``future_term``, ``not_leader`` (leadership);
 ``bad_transition`` (not what may follow now); ``bad_plan``, ``no_quorum``, ``bad_revision`` (contents that contradict
 the state). Replay turns each into a void.
 """
@@ -31,6 +31,7 @@ from common.runlog.entries import (
     RoundOpened,
     ShardState,
 )
+from common.runlog.owned import OWNED, check_owned
 from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, is_sha256
@@ -58,9 +59,11 @@ def check_entry(state: RunState, entry: Entry) -> None:
         raise Rejected("wrong_seq", f"entry {entry.seq} stands in slot {state.next_seq}")
     if entry.prev != state.head_sha256:
         raise Rejected("wrong_prev", "the entry follows other bytes than those of the previous slot")
-    if entry.signer not in state.spec.validators:
-        raise Rejected("not_allowed", "the spec does not let this hotkey lead")
     data = entry.data
+    if isinstance(data, OWNED):
+        return check_owned(state, entry)
+    if entry.signer not in state.validators:
+        raise Rejected("not_allowed", "the run does not let this hotkey lead")
     if isinstance(data, LeaderChanged):
         return _check_takeover(state, entry)
     _check_leader(state, entry)

@@ -146,10 +146,22 @@ class RunState:
     """The owner's commands that entries name: each counts once."""
     switched_seq: int = 0
     """Slot of the newest pause or resumption; 0 before the first."""
+    validator_sets: tuple[tuple[Hotkey, ...], ...] = ()
+    """Who may lead, as the owner changed it since the beginning: the last one holds, the spec's before the first."""
 
     @property
     def run(self) -> str:
         return self.spec.run
+
+    @property
+    def validators(self) -> tuple[Hotkey, ...]:
+        """Hotkeys that may lead now."""
+        return self.validator_sets[-1] if self.validator_sets else self.spec.validators
+
+    @property
+    def ever_validators(self) -> frozenset[Hotkey]:
+        """Hotkeys that may lead or once might: whose reports and leases may be in the bucket."""
+        return frozenset(self.spec.validators).union(*self.validator_sets)
 
     @property
     def term(self) -> int:

@@ -15,6 +15,7 @@ from common.runlog.entries import (
     EntryData,
     Genesis,
     LeaderChanged,
+    LeadersChanged,
     Paused,
     Resumed,
     RevisionCommitted,
@@ -126,6 +127,7 @@ def _ordered(command: Sha256 | None) -> str:
 _TOLD: Mapping[type[EntryData], Callable[[Any], str]] = {
     Genesis: lambda data: f"the run begins with spec {data.spec_sha256[:8]}…",
     LeaderChanged: lambda data: "takes the lead",
+    LeadersChanged: lambda data: f"from here on may lead: {', '.join(map(short, data.validators))}",
     RoundOpened: lambda data: f"round {data.round} opens on revision {data.base_revision}",
     RoundFrozen: _frozen,
     RevisionCommitted: lambda data: f"round {data.round} makes revision {data.revision}",

@@ -7,8 +7,9 @@ under the run, by the hash in its name or by its signature. The listing is taken
 meanwhile is verified as far as its log was then read.
 
 What this can't prove: that the log has no more slots than the bucket shows. Whatever follows from a missing slot gives
-the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Only a head committed on
-chain proves the tail, and none is yet.
+the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Nor that the owner and a
+leader have not written another history together. Heads that validators committed on chain prove both, up to their slot
+(``headproof.py``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
 from common.runlog.commands import MAX_COMMAND_BYTES, decode_command
 from common.runlog.entries import PlanMember
+from common.runlog.headproof import Heads, ProvedTail, prove_tail
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.materialise import load_snapshot
 from common.runlog.proving import ProvingReader, VerifyError
@@ -71,6 +73,8 @@ class VerifyReport:
     """Rounds that ended and of which no validator's report is there."""
     lease: bool
     """Whether a lease is there."""
+    tail: ProvedTail | None = None
+    """How far heads on chain prove the log; None when the chain was not asked."""
 
 
 @dataclass
@@ -81,6 +85,8 @@ class _Work:
     run: str
     listing: list[ObjectInfo]
     say: Say
+    hashes: list[Sha256] = field(default_factory=list)
+    """Of the log's slots."""
     counts: tuple[int, ...] = ()
     """Values of each shard."""
     told: Told = field(default_factory=Told)
@@ -94,18 +100,25 @@ class _Work:
 
 
 def verify_run(
-    store: ObjectStore, run: str, expected_spec_sha256: Sha256 | None = None, say: Say = lambda _: None
+    store: ObjectStore,
+    run: str,
+    expected_spec_sha256: Sha256 | None = None,
+    say: Say = lambda _: None,
+    heads: Heads | None = None,
 ) -> VerifyReport:
     """Prove everything under ``runs/<run>/``. ``say`` is told of each part that was found right.
 
     ``expected_spec_sha256`` is what the owner committed on chain; without it the spec is proved by the genesis alone.
-    Raises ``VerifyError``, and ``Retryable`` when the store stays away.
+    ``heads`` are those that validators committed on chain, read before this call; without them nothing proves that
+    the log has no more slots than the bucket shows. Raises ``VerifyError``, and ``Retryable`` when the store stays
+    away.
     """
     work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say)
     spec_sha256 = expected_spec_sha256 or _spec_hash_of_genesis(work)
     spec = _verify_spec(work, spec_sha256)
     work.counts = tuple(layout.total for layout in run_layouts(spec.model, spec.num_shards))
     state = _verify_log(work, spec)
+    tail = None if heads is None else prove_tail(run, work.hashes, heads)
     _verify_merges(work, state)
     _verify_plans(work, state)
     _verify_commands(work, state)
@@ -125,6 +138,7 @@ def verify_run(
         refused=tuple(work.refused),
         unreported=tuple(sorted(work.told.ended.keys() - work.reported)),
         lease=keys.lease_key(run) in work.reader.proved,
+        tail=tail,
     )
 
 
@@ -166,6 +180,7 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
         work.told.note(step, state)
         state = step.state
         work.reader.proved.add(key)
+        work.hashes.append(state.head_sha256)
     assert state is not None, "an empty log is refused by walk"
     for info in work.listing:
         parts = keys.parse_key(work.run, info.key)

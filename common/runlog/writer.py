@@ -25,7 +25,7 @@ from common.runlog.replay import apply, begin
 from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.store.port import ObjectStore
-from common.units import Sha256
+from common.units import Sha256, sha256_hex
 
 NonceSource = Callable[[], str]
 MAX_VOIDS_PASSED = 32
@@ -96,6 +96,11 @@ class LogWriter:
     def catch_up(self, state: RunState | None = None) -> RunState:
         """The state after the last slot in the store. Raises as ``LogReader.catch_up``."""
         return catch_up(self._spec, self._read_slot, state)
+
+    def slot_sha256(self, seq: int) -> Sha256 | None:
+        """The hash of a slot's bytes as they are in the store now; None for a free one. ``Retryable``."""
+        slot = self._read_slot(seq)
+        return None if slot is None else sha256_hex(slot)
 
     def _read_slot(self, seq: int) -> bytes | None:
         found = read_now(self._store, self._key(seq), self._patience)
