@@ -29,7 +29,7 @@ from miner.delta import Submission
 from miner.lanes import LANES, Lanes, PutPart
 from miner.meter import Abandoned, UploadMeter
 from miner.patience import Patience
-from miner.places import StoragePlace
+from miner.places import UploadCheck
 
 NOT_NOW = frozenset({"not_leader", "round_closed", "wrong_round"})
 """Refusals of a leader that is not where the log is: asked again until the log ends the round."""
@@ -77,7 +77,7 @@ class Uplink:
         doubt: Callable[[], None],
         meter: UploadMeter,
         patience: Patience,
-        storage: StoragePlace,
+        storage: UploadCheck,
         part_bytes: int = PART_BYTES,
     ) -> None:
         """``client`` gives the present leader's, ``doubt`` is told when it did not answer; ``part_bytes`` is the

@@ -44,7 +44,7 @@ from validator.payments import Payments, keep_served
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
-from validator.storagekeys import StorageKeys
+from validator.storagekeys import Moving, StorageKeys, moved_away
 from validator.uploads import Uploads
 
 INSTANCE_BYTES = 16
@@ -120,13 +120,18 @@ def assemble(parts: Parts) -> Validator:
 def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
     if parts.storage_file is None or not isinstance(parts.store, SwitchingStore):
         return None
-    return StorageKeys(parts.storage_file, parts.store, board.journal)
+    return StorageKeys(parts.storage_file, parts.store, board.journal, Moving(parts.chain, board.leadership))
 
 
 def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
-    writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
+    switching = parts.store if isinstance(parts.store, SwitchingStore) else None
+    writer = LogWriter(
+        parts.store, spec, signer, clock, patience=patience, here=lambda: switching.place if switching else None
+    )
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
+    if switching is not None:
+        switching.gate = lambda: moved_away(journal.state, switching.place)
     instance = secrets.token_hex(INSTANCE_BYTES)
     keeper = LeaseKeeper(
         parts.store, spec, signer, clock, instance, patience=patience, allowed=lambda: journal.state.validators

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from common.chain.discovery import find_run
 from common.chain.port import ChainPort
+from common.chain.wallets import Wallet
 from common.errors import OperatorError, RemoteError
 from common.ports import is_free
 from common.runlog.headproof import Heads, ProvedTail
@@ -25,6 +28,8 @@ from validator.run_place import DEFAULT_FOLDER, Asked, Place, netuid_of
 from validator.up.folder import Folder
 from validator.up.plan import LOOPBACK, SERVERS, chain_url
 from validator.up.ports import kept_ports
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,25 +60,34 @@ def ask_chain(where: ChainPlace, place: Place) -> tuple[Heads, Place]:
 
     Raises as ``ChainPort``, and as reading the log does.
     """
+
+    async def ask(chain: ChainPort) -> tuple[Heads, Place]:
+        committed = place.spec_sha256 or await _spec_sha256(chain, where.netuid, place.run)
+        known = replace(place, spec_sha256=committed)
+        return await heads_of(chain, where.netuid, known), known
+
+    return with_chain(where, None, ask)
+
+
+def with_chain(where: ChainPlace, wallet: Wallet | None, work: Callable[[ChainPort], Awaitable[T]]) -> T:
+    """The result of ``work`` on a connection of its own. Blocking; raises as ``ChainPort``."""
     from common.chain.sdk import SdkChain, isolate_sdk  # takes half a second, which other commands need not wait for
+
+    async def run() -> T:
+        chain = SdkChain(where.url, wallet)
+        try:
+            return await work(chain)
+        finally:
+            await chain.close()
 
     with tempfile.TemporaryDirectory() as scratch:
         before = dict(os.environ)
         isolate_sdk(Path(scratch))
         try:
-            return asyncio.run(_ask(SdkChain(where.url), where.netuid, place))
+            return asyncio.run(run())
         finally:
             os.environ.clear()
             os.environ.update(before)
-
-
-async def _ask(chain: ChainPort, netuid: int, place: Place) -> tuple[Heads, Place]:
-    try:
-        committed = place.spec_sha256 or await _spec_sha256(chain, netuid, place.run)
-        place = replace(place, spec_sha256=committed)
-        return await heads_of(chain, netuid, place), place
-    finally:
-        await chain.close()
 
 
 async def heads_of(chain: ChainPort, netuid: int, place: Place) -> Heads:

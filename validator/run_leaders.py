@@ -7,6 +7,7 @@ it reads the entry; whoever is newly named may lead without a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -60,10 +61,14 @@ def change_leaders(
     return after
 
 
+def owner_folder(asked: Asked, wallet_path: Path | None) -> Path:
+    """Where the owner's wallet is: as told, or in the folder of the run."""
+    return wallet_path or (asked.folder or DEFAULT_FOLDER) / "wallets"
+
+
 def owner_of(asked: Asked, spec: RunSpec, wallet_path: options.WalletPath, wallet: str, hotkey: str) -> KeypairSigner:
     """The owner's hotkey, which signs; from the folder's wallets unless told. Raises OperatorError for another's."""
-    folder = wallet_path or (asked.folder or DEFAULT_FOLDER) / "wallets"
-    owner = KeypairSigner(open_wallet(folder, wallet, hotkey).hotkey)
+    owner = KeypairSigner(open_wallet(owner_folder(asked, wallet_path), wallet, hotkey).hotkey)
     if owner.hotkey != spec.owner:
         raise OperatorError(f"run {spec.run} belongs to {spec.owner}, and this is {owner.hotkey}: give --wallet-path")
     return owner

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from common.runlog.entries import PlanMember, RoundFrozen, ShardState, revision_hash
+from common.runlog.entries import PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
 from common.spec import RunSpec
+from common.store.place import BucketPlace
 from common.units import Hotkey, Revision, RoundId, Sha256
 
 
@@ -118,6 +119,8 @@ class RunState:
     """Codes of the rounds that were aborted for their content since the last commit or resumption, oldest first."""
     paused: Pause | None = None
     """Why no round may be opened; None while rounds may."""
+    moves: tuple[StorageMoved, ...] = ()
+    """From bucket to bucket, each beginning where the one before ended."""
     validator_sets: tuple[tuple[Hotkey, ...], ...] = ()
     """Who may lead, as the owner changed it since the beginning: the last one holds, the spec's before the first."""
 
@@ -134,6 +137,15 @@ class RunState:
     def ever_validators(self) -> frozenset[Hotkey]:
         """Hotkeys that may lead or once might: whose reports and leases may be in the bucket."""
         return frozenset(self.spec.validators).union(*self.validator_sets)
+
+    @property
+    def moved(self) -> StorageMoved | None:
+        """The run's last move to another bucket."""
+        return self.moves[-1] if self.moves else None
+
+    def left(self, place: BucketPlace | None) -> bool:
+        """Whether the log goes on in another bucket than ``place``, after the slots read so far."""
+        return self.moved is not None and self.moved.source == place
 
     @property
     def term(self) -> int:

@@ -21,6 +21,7 @@ from common.runlog.entries import (
     RoundAborted,
     RoundFrozen,
     RoundOpened,
+    StorageMoved,
 )
 from common.runlog.replay import Step
 from common.runlog.rules import plan_tokens
@@ -98,6 +99,8 @@ def _what(data: EntryData) -> str:
         return "takes the lead"
     if isinstance(data, LeadersChanged):
         return f"from here on may lead: {', '.join(map(short, data.validators))}"
+    if isinstance(data, StorageMoved):
+        return f"the run moves from {data.source.base_url} to {data.target.base_url}, where its log goes on"
     if isinstance(data, RoundOpened):
         return f"round {data.round} opens on revision {data.base_revision}"
     if isinstance(data, RoundFrozen):
@@ -117,7 +120,7 @@ def _what(data: EntryData) -> str:
 def _with_reason(what: str, entry: Entry) -> str:
     """The writer's reason behind what happened, without what that says already."""
     reason = printable(entry.reason)
-    if not isinstance(entry.data, Genesis | LeaderChanged | LeadersChanged | Paused | Resumed):
+    if not isinstance(entry.data, Genesis | LeaderChanged | LeadersChanged | StorageMoved | Paused | Resumed):
         reason = reason.removeprefix(f"round {entry.data.round} ").removeprefix("aborted: ")
     told = f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what
     if isinstance(entry.data, RoundAborted | Paused) and entry.data.evidence:
