@@ -101,7 +101,7 @@ def log(
 ) -> None:
     """Tell the run's story: every entry of its log, who wrote it, why, and what it cost."""
     place = find(asked)
-    reader = LogReader(place.reader, place.spec())
+    reader = place.log()
     if not as_json_:
         typer.echo(HEADING)
     state = tell_new(reader, None, typer.echo, as_json_)
@@ -129,7 +129,7 @@ def verify(
         heads, place = ask_chain(where, place)
     if place.spec_sha256 is None:
         typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
-    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads)):
+    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads, place.at)):
         typer.echo(line)
 
 

@@ -21,7 +21,6 @@ from common.chain.wallets import Wallet
 from common.errors import OperatorError, RemoteError
 from common.ports import is_free
 from common.runlog.headproof import Heads, ProvedTail
-from common.runlog.reader import LogReader
 from common.units import Sha256
 from validator.headsonchain import read_heads
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, netuid_of
@@ -92,7 +91,7 @@ def with_chain(where: ChainPlace, wallet: Wallet | None, work: Callable[[ChainPo
 
 async def heads_of(chain: ChainPort, netuid: int, place: Place) -> Heads:
     """The heads of everybody who may know. Raises as ``ChainPort`` and as ``LogReader``."""
-    state = LogReader(place.reader, place.spec()).catch_up()
+    state = place.log().catch_up()
     graph = await chain.metagraph(netuid)
     permitted = {neuron.hotkey for neuron in graph.neurons if neuron.validator_permit}
     return await read_heads(chain, netuid, place.run, state.ever_validators | permitted)

@@ -76,14 +76,14 @@ def _source(committed: RunLocation, spec: RunSpec, place: Place, target: BucketP
     now = BucketPlace(committed.endpoint, committed.bucket, committed.prefix)
     if now != target:
         return now
-    moved = LogReader(place.reader, spec).catch_up().moved
+    moved = place.log().catch_up().moved
     if moved is None or moved.target != target:
         raise OperatorError(f"run {spec.run} is in {target.base_url} already")
     return moved.source
 
 
 def _move(place: Place, new: S3Store, spec: RunSpec, owner: KeypairSigner, entry: StorageMoved) -> RunState:
-    state = LogReader(place.reader, spec).catch_up()
+    state = LogReader(place.reader, spec, lambda: entry.source).catch_up()
     problem = "" if state.left(entry.source) else move_problem(state, entry)
     if problem:
         raise OperatorError(f"--to: {problem}")

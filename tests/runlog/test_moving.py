@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from common import keys
+from common.chain.headcommit import CommittedHead
 from common.clock import ManualClock
 from common.errors import OperatorError, Retryable
-from common.runlog.entries import StorageMoved
+from common.runlog.entries import NO_PREVIOUS, StorageMoved
 from common.runlog.moving import Buckets, move_run
 from common.runlog.owner import append_owned
 from common.runlog.reader import LogReader
@@ -70,6 +71,10 @@ def test_nothing_counts_behind_the_move_in_the_bucket_that_was_left(world: World
     old.put(keys.log_key("tiny", state.next_seq), slot(state, opened(state), ALICE, spec=world.spec))
     assert read(old, world, OLD) == state
     assert read(new, world, NEW) == state
+    head = CommittedHead("tiny", state.next_seq, NO_PREVIOUS)
+    for heads in (None, {ALICE.hotkey: head}):
+        report = verify_run(old, "tiny", heads=heads, place=OLD)
+        assert report.state == state, "the other bucket has what comes after, and the heads of it"
 
 
 def test_a_leader_that_writes_while_the_owner_copies_is_copied_too(world: World) -> None:
