@@ -27,7 +27,7 @@ from common.units import Hotkey, ShardId
 from miner.context import Context
 from miner.deadlines import DEFAULT_NOTICE_S, Deadlines
 from miner.discovery import Found, LeaderLink, find_seat
-from miner.follow import LogView, catch_up
+from miner.follow import LogView
 from miner.follower import Follower
 from miner.heart import Heart
 from miner.ledger import Ledger
@@ -36,6 +36,7 @@ from miner.patience import AsyncSleep, Patience, Uniform
 from miner.places import StoragePlace
 from miner.report import Reporter
 from miner.session import Session
+from miner.startlog import first_view
 from miner.state import StateFolder, lock_folder
 from miner.trainer import Trainer
 from miner.uplink import Uplink
@@ -155,7 +156,7 @@ class Agent:
         worker = Worker(lambda: self._make_work(spec, ledger), self._settings.max_tokens_per_s)
         context = self._context(spec, where, worker)
         view = await context.patience("reading the log").insist(
-            lambda: in_thread(lambda: catch_up(context.log, hotkey, None))
+            lambda: first_view(context.log, hotkey, self._ports.chain, self._settings.netuid)
         )
         ports, settings = self._ports, self._settings
         link = LeaderLink(ports.chain, settings.netuid, ports.signer, ports.clock, settings.allow_private)

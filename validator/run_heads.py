@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from common.chain.discovery import find_run
+from common.chain.heads import read_heads
 from common.chain.port import ChainPort
 from common.chain.wallets import Wallet
 from common.errors import OperatorError, RemoteError
 from common.ports import is_free
 from common.runlog.headproof import Heads, ProvedTail
 from common.units import Sha256
-from validator.headsonchain import read_heads
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, netuid_of
 from validator.up.folder import Folder
 from validator.up.plan import LOOPBACK, SERVERS, chain_url
