@@ -74,6 +74,10 @@ def report_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -
     return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.json"
 
 
+def dataset_prefix(dataset: Sha256) -> str:
+    return f"data/{dataset}/"
+
+
 def dataset_index_key(dataset: Sha256) -> str:
     return f"data/{dataset}/index.json"
 

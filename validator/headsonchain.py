@@ -8,12 +8,13 @@ that a validator who may lead has committed. A read that was merely stale heals 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from loguru import logger
 
 from common import timeouts
 from common.chain.headcommit import CommittedHead, encode, of_run
+from common.chain.heads import read_heads
 from common.chain.port import ChainPort
 from common.errors import BrigadeError, RemoteError
 from common.runlog.headproof import contradiction
@@ -26,12 +27,6 @@ LOOK_BLOCKS = 10
 """At most so many blocks between two looks at the chain."""
 Head = tuple[int, Sha256]
 """A slot and its hash."""
-
-
-async def read_heads(chain: ChainPort, netuid: int, run: str, hotkeys: Iterable[Hotkey]) -> dict[Hotkey, CommittedHead]:
-    """What each of these hotkeys has committed of this run. Raises as ``ChainPort``."""
-    found = {hotkey: of_run(await chain.commitment(netuid, hotkey), run) for hotkey in sorted(set(hotkeys))}
-    return {hotkey: head for hotkey, head in found.items() if head is not None}
 
 
 class HeadGuard:
@@ -58,6 +53,8 @@ class HeadGuard:
         except RemoteError as fault:
             return f"whether the log is whole is not known until the chain tells the heads committed there: {fault}"
         why = await self._compare(self._journal.state)
+        if why:  # a head may be newer than what we had read of the log
+            why = await self._compare(await self._journal.catch_up())
         if why:
             self._heads = None  # asked again, for the next look
         if why and why != self._told:

@@ -107,6 +107,13 @@ class Leadership:
             self._step_down("the run's owner no longer lets this hotkey lead")
         return self.leading
 
+    async def leave(self, reason: str) -> None:
+        """Lead no longer, for a reason of our own; the next try begins another term."""
+        async with self._busy:
+            if self.leading:
+                self._step_down(reason)
+            self._keeper.abandon()
+
     def _step_down(self, reason: str) -> None:
         logger.warning("no longer leading: {}", reason)
         self.reason = reason

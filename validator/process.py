@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -23,6 +24,7 @@ from common.runlog.writer import LogWriter
 from common.spec import RunSpec, spec_hash
 from common.store.port import ObjectStore
 from common.store.reader import StoreReader
+from common.store.switching import SwitchingStore
 from common.units import Revision
 from validator.api.app import create_app
 from validator.api.security import Gatekeeper
@@ -42,6 +44,7 @@ from validator.payments import Payments, keep_served
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
+from validator.storagekeys import Moving, StorageKeys, moved_away
 from validator.uploads import Uploads
 
 INSTANCE_BYTES = 16
@@ -59,6 +62,8 @@ class Parts:
     evaluator: Evaluator
     version: str
     until_revision: Revision | None = None
+    storage_file: Path | None = None
+    """Where the store's keys came from; read again when it changes, if the store can be switched."""
     reports_address: str = ""
     """Where this validator's reports are, as its commitment on chain tells."""
     patience: Patience | None = None
@@ -76,6 +81,7 @@ class Validator:
     payments: Payments
     guard: HeadGuard
     heads_on_chain: HeadsOnChain
+    storage_keys: StorageKeys | None
     app: FastAPI
 
 
@@ -98,13 +104,34 @@ def assemble(parts: Parts) -> Validator:
     on_chain = HeadsOnChain(
         parts.chain, parts.spec.netuid, board.journal, guard, parts.signer.hotkey, parts.reports_address
     )
-    return Validator(board, service, driver, scorer, payments, guard, on_chain, create_app(service, gatekeeper))
+    return Validator(
+        board=board,
+        service=service,
+        driver=driver,
+        scorer=scorer,
+        payments=payments,
+        guard=guard,
+        heads_on_chain=on_chain,
+        storage_keys=_storage_keys(parts, board),
+        app=create_app(service, gatekeeper),
+    )
+
+
+def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
+    if parts.storage_file is None or not isinstance(parts.store, SwitchingStore):
+        return None
+    return StorageKeys(parts.storage_file, parts.store, board.journal, Moving(parts.chain, board.leadership))
 
 
 def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
-    writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
+    switching = parts.store if isinstance(parts.store, SwitchingStore) else None
+    writer = LogWriter(
+        parts.store, spec, signer, clock, patience=patience, here=lambda: switching.place if switching else None
+    )
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
+    if switching is not None:
+        switching.gate = lambda: moved_away(journal.state, switching.place)
     instance = secrets.token_hex(INSTANCE_BYTES)
     keeper = LeaseKeeper(
         parts.store, spec, signer, clock, instance, patience=patience, allowed=lambda: journal.state.validators
@@ -139,5 +166,7 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(keep_served(chain, spec.netuid, hotkey, published), name="endpoint")
         group.create_task(validator.scorer.run(), name="scorer")
         group.create_task(validator.payments.run(), name="payments")
+        if validator.storage_keys is not None:
+            group.create_task(validator.storage_keys.run(), name="storage keys")
         group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")

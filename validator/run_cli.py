@@ -28,6 +28,7 @@ from common.units import Revision, printable
 from validator.run_create import create
 from validator.run_heads import ask_chain, chain_of, told
 from validator.run_leaders import leaders
+from validator.run_move import move
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, find
 
 app = typer.Typer(no_args_is_help=True, help="Create a run, read its log, prove it, export its weights, resume it.")
@@ -100,7 +101,7 @@ def log(
 ) -> None:
     """Tell the run's story: every entry of its log, who wrote it, why, and what it cost."""
     place = find(asked)
-    reader = LogReader(place.reader, place.spec())
+    reader = place.log()
     if not as_json_:
         typer.echo(HEADING)
     state = tell_new(reader, None, typer.echo, as_json_)
@@ -128,7 +129,7 @@ def verify(
         heads, place = ask_chain(where, place)
     if place.spec_sha256 is None:
         typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
-    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads)):
+    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads, place.at)):
         typer.echo(line)
 
 
@@ -172,6 +173,7 @@ def resume(
 
 
 command(leaders)
+command(move)
 
 
 def tell_new(
@@ -219,6 +221,8 @@ def summary(report: VerifyReport) -> list[str]:
         lines.append(f"no report for rounds {', '.join(map(str, report.unreported))}")
     if not report.lease:
         lines.append("no lease: nobody has led this run from this bucket, or the lease was taken away")
+    if report.state.moved is not None:
+        lines.append(f"the log says that the run lives in {report.state.moved.target.base_url}")
     lines.append(told(report.tail, report.state.next_seq - 1))
     head = report.state.head_node
     return [*lines, f"run {report.state.run} is whole: head is revision {head.revision}, {head.sha256}"]

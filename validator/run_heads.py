@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from common.chain.discovery import find_run
+from common.chain.heads import read_heads
 from common.chain.port import ChainPort
+from common.chain.wallets import Wallet
 from common.errors import OperatorError, RemoteError
 from common.ports import is_free
 from common.runlog.headproof import Heads, ProvedTail
-from common.runlog.reader import LogReader
 from common.units import Sha256
-from validator.headsonchain import read_heads
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, netuid_of
 from validator.up.folder import Folder
 from validator.up.plan import LOOPBACK, SERVERS, chain_url
 from validator.up.ports import kept_ports
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,30 +59,39 @@ def ask_chain(where: ChainPlace, place: Place) -> tuple[Heads, Place]:
 
     Raises as ``ChainPort``, and as reading the log does.
     """
+
+    async def ask(chain: ChainPort) -> tuple[Heads, Place]:
+        committed = place.spec_sha256 or await _spec_sha256(chain, where.netuid, place.run)
+        known = replace(place, spec_sha256=committed)
+        return await heads_of(chain, where.netuid, known), known
+
+    return with_chain(where, None, ask)
+
+
+def with_chain(where: ChainPlace, wallet: Wallet | None, work: Callable[[ChainPort], Awaitable[T]]) -> T:
+    """The result of ``work`` on a connection of its own. Blocking; raises as ``ChainPort``."""
     from common.chain.sdk import SdkChain, isolate_sdk  # takes half a second, which other commands need not wait for
+
+    async def run() -> T:
+        chain = SdkChain(where.url, wallet)
+        try:
+            return await work(chain)
+        finally:
+            await chain.close()
 
     with tempfile.TemporaryDirectory() as scratch:
         before = dict(os.environ)
         isolate_sdk(Path(scratch))
         try:
-            return asyncio.run(_ask(SdkChain(where.url), where.netuid, place))
+            return asyncio.run(run())
         finally:
             os.environ.clear()
             os.environ.update(before)
 
 
-async def _ask(chain: ChainPort, netuid: int, place: Place) -> tuple[Heads, Place]:
-    try:
-        committed = place.spec_sha256 or await _spec_sha256(chain, netuid, place.run)
-        place = replace(place, spec_sha256=committed)
-        return await heads_of(chain, netuid, place), place
-    finally:
-        await chain.close()
-
-
 async def heads_of(chain: ChainPort, netuid: int, place: Place) -> Heads:
     """The heads of everybody who may know. Raises as ``ChainPort`` and as ``LogReader``."""
-    state = LogReader(place.reader, place.spec()).catch_up()
+    state = place.log().catch_up()
     graph = await chain.metagraph(netuid)
     permitted = {neuron.hotkey for neuron in graph.neurons if neuron.validator_permit}
     return await read_heads(chain, netuid, place.run, state.ever_validators | permitted)

@@ -7,6 +7,7 @@ it reads the entry; whoever is newly named may lead without a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ from common.identity import KeypairSigner, Signer
 from common.runlog.entries import LeadersChanged
 from common.runlog.owned import leaders_problem
 from common.runlog.owner import append_owned
-from common.runlog.reader import LogReader
+from common.runlog.reader import Here, nowhere
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.spec import RunSpec
@@ -41,12 +42,17 @@ def leaders(
     place = find(asked)
     spec = place.spec()
     owner = owner_of(asked, spec, wallet_path, wallet, hotkey)
-    state = LogReader(place.reader, spec).catch_up()
-    change_leaders(place.listing_store(), state, owner, [Hotkey(one) for one in validator], typer.echo)
+    named = [Hotkey(one) for one in validator]
+    change_leaders(place.listing_store(), place.log().catch_up(), owner, named, typer.echo, lambda: place.at)
 
 
 def change_leaders(
-    store: ObjectStore, state: RunState, owner: Signer, validators: Sequence[Hotkey], say: Callable[[str], None]
+    store: ObjectStore,
+    state: RunState,
+    owner: Signer,
+    validators: Sequence[Hotkey],
+    say: Callable[[str], None],
+    here: Here = nowhere,
 ) -> RunState:
     """Append the owner's entry; the state after it. Raises OperatorError for a set that makes no sense."""
     data = LeadersChanged(tuple(sorted(validators)))
@@ -54,16 +60,20 @@ def change_leaders(
     if problem:
         raise OperatorError(f"--validator: {problem}")
     say(f"may lead so far: {', '.join(state.validators)}")
-    writer = LogWriter(store, state.spec, owner, SystemClock())
+    writer = LogWriter(store, state.spec, owner, SystemClock(), here=here)
     after = append_owned(writer, state, data, "the owner says who may lead")
     say(f"may lead from slot {after.next_seq - 1} on: {', '.join(after.validators)}")
     return after
 
 
+def owner_folder(asked: Asked, wallet_path: Path | None) -> Path:
+    """Where the owner's wallet is: as told, or in the folder of the run."""
+    return wallet_path or (asked.folder or DEFAULT_FOLDER) / "wallets"
+
+
 def owner_of(asked: Asked, spec: RunSpec, wallet_path: options.WalletPath, wallet: str, hotkey: str) -> KeypairSigner:
     """The owner's hotkey, which signs; from the folder's wallets unless told. Raises OperatorError for another's."""
-    folder = wallet_path or (asked.folder or DEFAULT_FOLDER) / "wallets"
-    owner = KeypairSigner(open_wallet(folder, wallet, hotkey).hotkey)
+    owner = KeypairSigner(open_wallet(owner_folder(asked, wallet_path), wallet, hotkey).hotkey)
     if owner.hotkey != spec.owner:
         raise OperatorError(f"run {spec.run} belongs to {spec.owner}, and this is {owner.hotkey}: give --wallet-path")
     return owner

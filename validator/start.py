@@ -39,10 +39,12 @@ from common.runlog.casput import Patience
 from common.runlog.reader import load_run
 from common.spec import RunSpec
 from common.store.config import StorageConfig
+from common.store.place import BucketPlace
 from common.store.probe import probe_bucket
 from common.store.reader import StoreReader
 from common.store.retry import NO_RETRIES, RetryPolicy
 from common.store.s3 import S3Store
+from common.store.switching import SwitchingStore
 from common.timeouts import CHAIN_CALL_S
 from common.units import Hotkey, Revision
 from validator.api.server import bind
@@ -69,6 +71,8 @@ class Start:
     folder: Path
     cache: Path
     storage: StorageConfig
+    storage_file: Path | None
+    """Where these came from, and where an operator puts new keys; None when they came as flags."""
     host: str
     port: int
     publish_ip: str
@@ -106,7 +110,8 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> 
     location = await patiently(lambda: find_run(chain, settings.netuid), "the chain")
     check_location(location, settings.storage)
     await in_thread(lambda: probe_bucket(S3Store(settings.storage), secrets.token_hex(8)))
-    store = S3Store(settings.storage, policy=NO_RETRIES)  # who calls it repeats: two layers would multiply
+    place = BucketPlace(location.endpoint, location.bucket, location.prefix)
+    store = SwitchingStore(S3Store(settings.storage, policy=NO_RETRIES), place)  # who calls it repeats
     reader = StoreReader(store)
     spec = await patiently(lambda: in_thread(lambda: load_spec(reader, location)), "the storage")
     check_spec(spec, settings.netuid)
@@ -117,7 +122,19 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> 
     last = None if settings.until_revision is None else Revision(settings.until_revision)
     evaluator = Evaluator(spec, dataset, choose_device(settings.device))
     reports = f"{settings.storage.public_base_url()}/{keys.reports_prefix(spec.run, signer.hotkey).rstrip('/')}"
-    parts = Parts(spec, signer, store, chain, SystemClock(), evaluator, version("brigade"), last, reports, LOG_PATIENCE)
+    parts = Parts(
+        spec=spec,
+        signer=signer,
+        store=store,
+        chain=chain,
+        clock=SystemClock(),
+        evaluator=evaluator,
+        version=version("brigade"),
+        until_revision=last,
+        storage_file=settings.storage_file,
+        reports_address=reports,
+        patience=LOG_PATIENCE,
+    )
     validator = await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
     if not validator.board.journal.may_lead():
         logger.warning(

@@ -15,6 +15,7 @@ from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.records import ObjectRef
 from common.spec import SCHEMA
+from common.store.place import BucketPlace
 from common.typed import from_json, to_json
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, Uid, check_sha256, sha256_hex
 
@@ -169,10 +170,21 @@ class LeadersChanged:
     """All who may, in order of their addresses."""
 
 
+@dataclass(frozen=True)
+class StorageMoved:
+    """The owner moves the run to another bucket: in the one that it leaves, nothing counts behind this entry."""
+
+    source: BucketPlace
+    target: BucketPlace
+    public_read: bool
+    """Whether objects can be read by plain GET there."""
+
+
 EntryData = (
     Genesis
     | LeaderChanged
     | LeadersChanged
+    | StorageMoved
     | RoundOpened
     | RoundFrozen
     | RevisionCommitted
@@ -185,6 +197,7 @@ KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,
     "leaders_changed": LeadersChanged,
+    "storage_moved": StorageMoved,
     "round_opened": RoundOpened,
     "round_frozen": RoundFrozen,
     "revision_committed": RevisionCommitted,

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from common.runlog.entries import PlanMember, RoundFrozen, ShardState, revision_hash
+from common.runlog.entries import PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
 from common.spec import RunSpec
+from common.store.place import BucketPlace
 from common.units import Hotkey, Revision, RoundId, Sha256
 
 
@@ -146,6 +147,8 @@ class RunState:
     """The owner's commands that entries name: each counts once."""
     switched_seq: int = 0
     """Slot of the newest pause or resumption; 0 before the first."""
+    moves: tuple[StorageMoved, ...] = ()
+    """From bucket to bucket, each beginning where the one before ended."""
     validator_sets: tuple[tuple[Hotkey, ...], ...] = ()
     """Who may lead, as the owner changed it since the beginning: the last one holds, the spec's before the first."""
 
@@ -162,6 +165,15 @@ class RunState:
     def ever_validators(self) -> frozenset[Hotkey]:
         """Hotkeys that may lead or once might: whose reports and leases may be in the bucket."""
         return frozenset(self.spec.validators).union(*self.validator_sets)
+
+    @property
+    def moved(self) -> StorageMoved | None:
+        """The run's last move to another bucket."""
+        return self.moves[-1] if self.moves else None
+
+    def left(self, place: BucketPlace | None) -> bool:
+        """Whether the log goes on in another bucket than ``place``, after the slots read so far."""
+        return self.moved is not None and self.moved.source == place
 
     @property
     def term(self) -> int:

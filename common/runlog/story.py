@@ -23,6 +23,7 @@ from common.runlog.entries import (
     RoundAborted,
     RoundFrozen,
     RoundOpened,
+    StorageMoved,
 )
 from common.runlog.replay import Step
 from common.runlog.rules import plan_tokens
@@ -128,6 +129,9 @@ _TOLD: Mapping[type[EntryData], Callable[[Any], str]] = {
     Genesis: lambda data: f"the run begins with spec {data.spec_sha256[:8]}…",
     LeaderChanged: lambda data: "takes the lead",
     LeadersChanged: lambda data: f"from here on may lead: {', '.join(map(short, data.validators))}",
+    StorageMoved: lambda data: (
+        f"the run moves from {data.source.base_url} to {data.target.base_url}, where its log goes on"
+    ),
     RoundOpened: lambda data: f"round {data.round} opens on revision {data.base_revision}",
     RoundFrozen: _frozen,
     RevisionCommitted: lambda data: f"round {data.round} makes revision {data.revision}",

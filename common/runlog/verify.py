@@ -38,6 +38,7 @@ from common.runlog.state import RevisionNode, RunState
 from common.runlog.told import Told, check_tail, slot_missing, suspicion
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.multipart import PART_BYTES
+from common.store.place import BucketPlace
 from common.store.port import ObjectInfo, ObjectStore
 from common.units import Revision, RoundId, Sha256, ShardId
 
@@ -85,6 +86,7 @@ class _Work:
     run: str
     listing: list[ObjectInfo]
     say: Say
+    place: BucketPlace | None = None
     hashes: list[Sha256] = field(default_factory=list)
     """Of the log's slots."""
     counts: tuple[int, ...] = ()
@@ -105,19 +107,25 @@ def verify_run(
     expected_spec_sha256: Sha256 | None = None,
     say: Say = lambda _: None,
     heads: Heads | None = None,
+    place: BucketPlace | None = None,
 ) -> VerifyReport:
     """Prove everything under ``runs/<run>/``. ``say`` is told of each part that was found right.
 
     ``expected_spec_sha256`` is what the owner committed on chain; without it the spec is proved by the genesis alone.
+    ``place`` is the bucket: when the log says that the run has left it, what lies behind that counts for nothing, and
+    heads committed since are of the log in the other bucket.
+
     ``heads`` are those that validators committed on chain, read before this call; without them nothing proves that
     the log has no more slots than the bucket shows. Raises ``VerifyError``, and ``Retryable`` when the store stays
     away.
     """
-    work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say)
+    work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say, place)
     spec_sha256 = expected_spec_sha256 or _spec_hash_of_genesis(work)
     spec = _verify_spec(work, spec_sha256)
     work.counts = tuple(layout.total for layout in run_layouts(spec.model, spec.num_shards))
     state = _verify_log(work, spec)
+    if heads is not None and state.left(place):
+        heads = {hotkey: head for hotkey, head in heads.items() if head.seq < state.next_seq}
     tail = None if heads is None else prove_tail(run, work.hashes, heads)
     _verify_merges(work, state)
     _verify_plans(work, state)
@@ -169,7 +177,7 @@ def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:
 def _verify_log(work: _Work, spec: RunSpec) -> RunState:
     """Replay the log strictly, and refuse slots that lie behind a gap."""
     state: RunState | None = None
-    steps = walk(spec, lambda seq: work.reader.find_slot(work.run, seq), None)
+    steps = walk(spec, lambda seq: work.reader.find_slot(work.run, seq), None, lambda: work.place)
     while True:
         key = keys.log_key(work.run, state.next_seq if state else 0)
         with _naming(key):
@@ -182,12 +190,21 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
         work.reader.proved.add(key)
         work.hashes.append(state.head_sha256)
     assert state is not None, "an empty log is refused by walk"
-    for info in work.listing:
-        parts = keys.parse_key(work.run, info.key)
-        if parts is not None and parts.seq is not None and parts.seq >= state.next_seq:
-            raise slot_missing(state, info.key, "no slot is passed over")
+    behind = [info for info in work.listing if _seq(work, info.key) >= state.next_seq]
+    if state.left(work.place):
+        work.listing = [info for info in work.listing if info not in behind]
+        work.say(f"the run has left this bucket: {len(behind)} slots behind that count for nothing")
+        behind = []
+    for info in behind:
+        raise slot_missing(state, info.key, "no slot is passed over")
     work.say(f"log: {state.next_seq} entries signed and chained, {len(state.voids)} of them stale; term {state.term}")
     return state
+
+
+def _seq(work: _Work, key: str) -> int:
+    """The slot that an object is; -1 for another."""
+    parts = keys.parse_key(work.run, key)
+    return -1 if parts is None or parts.seq is None else parts.seq
 
 
 def _verify_merges(work: _Work, state: RunState) -> None:
