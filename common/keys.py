@@ -74,12 +74,21 @@ def report_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -
     return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.json"
 
 
+def dataset_prefix(dataset: Sha256) -> str:
+    return f"data/{dataset}/"
+
+
 def dataset_index_key(dataset: Sha256) -> str:
     return f"data/{dataset}/index.json"
 
 
 def dataset_file_key(dataset: Sha256, sha256: Sha256) -> str:
     return f"data/{dataset}/{sha256}.tokens"
+
+
+def is_hotkey(text: str) -> bool:
+    """Whether a text has the form of a hotkey's address; whose it is no form can tell."""
+    return re.fullmatch(_HOTKEY, text) is not None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
 from common.runlog.materialise import nearest_snapshot
 from common.runlog.recompute import merge_round
 from common.runlog.state import RevisionNode, RunState
+from common.spec import RunSpec
 from common.store.port import ObjectReader
 from common.units import Revision, ShardId
 
@@ -49,6 +50,11 @@ def read_delta(reader: ObjectReader, run: str, member: PlanMember) -> bytes:
     return reader.fetch(key, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
 
 
+def start_outer(spec: RunSpec, outer: OuterState, reset: bool) -> OuterState:
+    """The outer state that a merge starts from: its base's, or zero after a rollback that resets it."""
+    return OuterState.zero(len(outer.residual), spec.outer.momentum) if reset else outer
+
+
 def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> ShardMemory:
     """From the memory of the parent to that of ``node``, by its plan and its deltas.
 
@@ -62,7 +68,7 @@ def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: Sha
         plan,
         lambda member: read_delta(reader, state.run, member),
         base.weights,
-        base.outer,
+        start_outer(state.spec, base.outer, node.from_reset),
     )
     made = node.shards[base.shard]
     pairs = {
