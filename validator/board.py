@@ -20,6 +20,7 @@ from validator.journal import Journal
 from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
+from validator.reports_place import ReportStore
 from validator.rounds import Round
 from validator.scoring.policy import Seat
 
@@ -59,6 +60,10 @@ class Board:
     leadership: Leadership
     members: Members
     membership: Membership
+    reports: ReportStore
+    """Where this validator's reports go: the store itself, or a folder of its own."""
+    read_only: bool = False
+    """Whether there are no keys to write to the storage: then this process follows and never leads."""
     standing: Standing = field(default_factory=Standing)
     round: Round | None = None
     waiting_for: str = "starting"

@@ -38,6 +38,7 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.reports_place import ReportStore
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
@@ -60,6 +61,8 @@ class Parts:
     until_revision: Revision | None = None
     patience: Patience | None = None
     """How storage calls of log and lease are repeated; the default when None."""
+    reports: ReportStore | None = None
+    """Where reports go when the store can only be read; None: into the store."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def _board(parts: Parts, reader: StoreReader) -> Board:
         leadership=Leadership(keeper, journal, clock),
         members=Members(spec.round.member_timeout_s, spec.round.overlap),
         membership=Membership(parts.chain, spec.netuid, clock),
+        reports=parts.reports or parts.store,
+        read_only=parts.reports is not None,
     )
 
 
