@@ -74,9 +74,8 @@ def report_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -
     return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.json"
 
 
-def audit_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -> str:
-    """A verdict on a leader, beside the reports of who found it. ``sha256`` is that of the object's bytes."""
-    return f"runs/{run}/reports/{validator}/audit-{round_id}-{sha256}.json"
+def dataset_prefix(dataset: Sha256) -> str:
+    return f"data/{dataset}/"
 
 
 def dataset_index_key(dataset: Sha256) -> str:
@@ -87,12 +86,17 @@ def dataset_file_key(dataset: Sha256, sha256: Sha256) -> str:
     return f"data/{dataset}/{sha256}.tokens"
 
 
+def is_hotkey(text: str) -> bool:
+    """Whether a text has the form of a hotkey's address; whose it is no form can tell."""
+    return re.fullmatch(_HOTKEY, text) is not None
+
+
 @dataclass(frozen=True)
 class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""
 
     kind: str
-    """spec, lease, log, command, delta, manifest, update, snapshot, report or audit."""
+    """spec, lease, log, command, delta, manifest, update, snapshot or report."""
     sha256: Sha256 | None = None
     """Hash in the name: of the bytes, or for a manifest of its delta's."""
     seq: int | None = None
@@ -115,10 +119,7 @@ _PATTERNS = {
     "manifest": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/{_HOTKEY}/{_HASH}\.json",
     "snapshot": rf"revisions/(?P<revision>{_NUMBER})/(?P<shard>{_NUMBER})/{_HASH}\.safetensors",
     "report": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.json",
-    "audit": rf"reports/{_HOTKEY}/audit-(?P<round>{_NUMBER})-{_HASH}\.json",
 }
-REPORT_KINDS = frozenset({"report", "audit"})
-"""What lies in a validator's folder of reports."""
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 

@@ -280,6 +280,24 @@ class ScoringSpec(_Rounded):
 
 
 @dataclass(frozen=True)
+class RestartSpec(_Rounded):
+    """What begins anew after a rollback, and after a pause so long that the run went cold."""
+
+    reset_outer: bool
+    """Whether a rollback sets the outer momentum and the updates' residual to zero."""
+    reset_inner: bool
+    """Whether a rollback clears the moments of the miners' optimizers; a cold start always does."""
+    rewarm_steps: int
+    """Global steps over which the learning rate rises from 0 again, on top of its schedule; 0: it does not."""
+    cold_after_s: float
+    """A longer pause ends in a cold start."""
+
+    def check(self) -> None:
+        _require(0 <= self.rewarm_steps <= MAX_STEPS, f"rewarm_steps must be between 0 and {MAX_STEPS}")
+        _require(0 < self.cold_after_s <= MAX_WAIT_S, f"cold_after_s must be positive and at most {MAX_WAIT_S}")
+
+
+@dataclass(frozen=True)
 class RunSpec(_Rounded):
     """One training job. Its SHA-256 names it; nothing in it ever changes."""
 
@@ -302,6 +320,7 @@ class RunSpec(_Rounded):
     round: RoundSpec
     gates: GateSpec
     scoring: ScoringSpec
+    restart: RestartSpec
 
     def check(self) -> None:
         if self.schema != SCHEMA:

@@ -35,6 +35,8 @@ DRAIN_S = 10.0
 """Longest orderly shutdown of ``brigade up``."""
 COMMAND_LOOK_S = 2.0
 """The leader of a paused run looks for its owner's order so often."""
+KEYS_LOOK_S = 2.0
+"""A validator looks so often whether its storage file has changed."""
 WAIT_POLL_S = 0.25
 """Pause between looks of a process that waits for another."""
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from loguru import logger
 
 from common.blocking import in_thread
-from common.chain.discovery import base_url
 from common.chain.port import ChainPort
 from common.clock import Clock
 from common.errors import Rejected, Retryable, SetupError
@@ -24,12 +23,11 @@ from common.model.layout import run_layouts
 from common.model.shards import plan_shards
 from common.runlog.reader import LogReader, load_run
 from common.spec import RunSpec, spec_hash
-from common.store.reader import HttpReader
 from common.units import Hotkey, ShardId
 from miner.context import Context
 from miner.deadlines import DEFAULT_NOTICE_S, Deadlines
 from miner.discovery import Found, LeaderLink, find_seat
-from miner.follow import LogView, catch_up
+from miner.follow import LogView
 from miner.follower import Follower
 from miner.heart import Heart
 from miner.ledger import Ledger
@@ -38,9 +36,11 @@ from miner.patience import AsyncSleep, Patience, Uniform
 from miner.places import StoragePlace
 from miner.report import Reporter
 from miner.session import Session
+from miner.startlog import first_view
 from miner.state import StateFolder, lock_folder
 from miner.trainer import Trainer
 from miner.uplink import Uplink
+from miner.whereabouts import Whereabouts
 from miner.work import RoundWork
 from miner.worker import Worker
 
@@ -127,18 +127,17 @@ class Agent:
 
     async def _work(self) -> None:
         found = await self._patience("finding the run").insist(self._find)
-        reader = HttpReader(base_url(found.location))
-        location = found.location
-        storage = StoragePlace.of(location)
+        location, settings = found.location, self._settings
+        where = Whereabouts(location, self._ports.chain, settings.netuid, self._ports.clock, settings.allow_private)
         spec = await self._patience("fetching the spec").insist(
-            lambda: in_thread(lambda: load_run(reader, location.run, location.spec_sha256))
+            lambda: in_thread(lambda: load_run(where.reader, location.run, location.spec_sha256))
         )
         require_whole_model(spec)
         times = Deadlines.of(spec, self._settings.notice_s)
         logger.bind(event="run", run=spec.run, uid=found.seat.uid).info("run {}, uid {}", spec.run, found.seat.uid)
         folder = self._settings.folder / f"{spec.run}-{spec_hash(spec)[:12]}"
         with lock_folder(folder):
-            await self._mine(spec, reader, storage, folder, times)
+            await self._mine(spec, where, folder, times)
 
     async def _find(self) -> Found:
         try:
@@ -151,26 +150,32 @@ class Agent:
             raise
         return found
 
-    async def _mine(
-        self, spec: RunSpec, reader: HttpReader, storage: StoragePlace, folder: Path, times: Deadlines
-    ) -> None:
+    async def _mine(self, spec: RunSpec, where: Whereabouts, folder: Path, times: Deadlines) -> None:
         hotkey, count = self._ports.signer.hotkey, run_layouts(spec.model, spec.num_shards)[SHARD].total
         ledger = await in_thread(lambda: Ledger.open(spec, StateFolder(folder, spec, hotkey, count), count))
         worker = Worker(lambda: self._make_work(spec, ledger), self._settings.max_tokens_per_s)
-        context = self._context(spec, reader, storage, worker)
+        context = self._context(spec, where, worker)
         view = await context.patience("reading the log").insist(
-            lambda: in_thread(lambda: catch_up(context.log, hotkey, None))
+            lambda: first_view(context.log, hotkey, self._ports.chain, self._settings.netuid)
         )
         ports, settings = self._ports, self._settings
         link = LeaderLink(ports.chain, settings.netuid, ports.signer, ports.clock, settings.allow_private)
         worker.start()
         try:
-            await self._tasks(context, ledger, view, link, times)
+            await self._tasks(context, where, ledger, view, link, times)
         finally:
             await worker.stop()
             await link.close()
 
-    async def _tasks(self, context: Context, ledger: Ledger, view: LogView, link: LeaderLink, times: Deadlines) -> None:
+    async def _tasks(
+        self,
+        context: Context,
+        where: Whereabouts,
+        ledger: Ledger,
+        view: LogView,
+        link: LeaderLink,
+        times: Deadlines,
+    ) -> None:
         """The heart, the reader of the log and the session, until the session ends."""
         meter = UploadMeter(context.clock.monotonic_s)
         uplink = Uplink(
@@ -181,7 +186,7 @@ class Agent:
             context.storage,
         )
         self._session = session = Session(context, uplink, meter, ledger, view, times)
-        follower = Follower(context, session)
+        follower = Follower(context, session, where)
         heart = Heart(
             link,
             meter,
@@ -207,16 +212,16 @@ class Agent:
             await asyncio.wait({working, *others})  # nobody uses the connections any more when they are closed
             uplink.close()
 
-    def _context(self, spec: RunSpec, reader: HttpReader, storage: StoragePlace, worker: Worker) -> Context:
+    def _context(self, spec: RunSpec, where: Whereabouts, worker: Worker) -> Context:
         return Context(
             spec=spec,
             signer=self._ports.signer,
             clock=self._ports.clock,
             sleep=self._ports.sleep,
             uniform=self._ports.uniform,
-            reader=reader,
-            log=LogReader(reader, spec),
-            storage=storage,
+            reader=where.reader,
+            log=LogReader(where.reader, spec, where.place),
+            storage=where,
             worker=worker,
             cache=self._settings.cache,
             session=self._ports.session,

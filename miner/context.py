@@ -11,7 +11,7 @@ from common.identity import KeypairSigner
 from common.runlog.reader import LogReader
 from common.spec import RunSpec
 from miner.patience import AsyncSleep, Patience, Uniform
-from miner.places import StoragePlace
+from miner.places import UploadCheck
 from miner.worker import Worker
 
 
@@ -27,7 +27,7 @@ class Context:
     """Draws from [0, 1), for jitter."""
     reader: FileReader
     log: LogReader
-    storage: StoragePlace
+    storage: UploadCheck
     """Where deltas are put, and nowhere else."""
     worker: Worker
     cache: Path

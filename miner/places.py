@@ -3,7 +3,8 @@
 Addresses come from strangers: validators publish theirs on chain, the subnet's owner commits the storage's, and a
 leader names an upload's in each receipt. Unless private addresses are allowed, only public ones are called, and deltas
 go to the committed storage and nowhere else, so that nobody can point miners at services inside their own networks.
-A storage endpoint's name is resolved once, at the start: who controls that name can still move it afterwards.
+A storage endpoint's name is resolved once, at the start and when the run moves: who controls that name can still move
+it afterwards.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass
+from typing import Protocol
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
@@ -35,6 +37,14 @@ def endpoint_url(endpoint: Endpoint, allow_private: bool) -> str:
         raise Rejected("bad_endpoint", f"{address} is not a public address; {_PERMITS}")
     host = f"[{address}]" if address.version == 6 else str(address)
     return f"http://{host}:{endpoint.port}"
+
+
+class UploadCheck(Protocol):
+    """Knows where deltas may go."""
+
+    def check_upload(self, url: str) -> None:
+        """Raise ``Rejected('url_refused')`` unless ``url`` leads to the run's storage."""
+        ...
 
 
 @dataclass(frozen=True)

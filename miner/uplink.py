@@ -29,10 +29,13 @@ from miner.delta import Submission
 from miner.lanes import LANES, Lanes, PutPart
 from miner.meter import Abandoned, UploadMeter
 from miner.patience import Patience
-from miner.places import StoragePlace
+from miner.places import UploadCheck
 
 NOT_NOW = frozenset({"not_leader", "round_closed", "wrong_round"})
 """Refusals of a leader that is not where the log is: asked again until the log ends the round."""
+KEYS_CHANGE = "storage_refused"
+"""The storage does not know the keys that a URL was signed with: the leader's are being changed, which takes an
+operator a while, or its bucket is. Asked again until nobody waits for the submission any more."""
 AGAIN = frozenset(
     {
         "not_announced",
@@ -43,6 +46,7 @@ AGAIN = frozenset(
         "url_expired",
         "url_refused",
         "upload_refused",
+        KEYS_CHANGE,
     }
 )
 """Refusals that a fresh start cures: the manifest, the URL or the bytes once more."""
@@ -73,7 +77,7 @@ class Uplink:
         doubt: Callable[[], None],
         meter: UploadMeter,
         patience: Patience,
-        storage: StoragePlace,
+        storage: UploadCheck,
         part_bytes: int = PART_BYTES,
     ) -> None:
         """``client`` gives the present leader's, ``doubt`` is told when it did not answer; ``part_bytes`` is the
@@ -99,7 +103,8 @@ class Uplink:
                 return await self._attempt(sent, part_hashes, lanes, over)
             except Rejected as error:
                 # URLs that died after some parts of a long upload went through are no failure of it.
-                fresh_starts += error.code not in NOT_NOW and not (error.code == "url_expired" and lanes.through)
+                died = error.code == "url_expired" and lanes.through
+                fresh_starts += error.code not in NOT_NOW | {KEYS_CHANGE} and not died
                 if error.code not in AGAIN | NOT_NOW or fresh_starts > MAX_FRESH_STARTS:
                     return Delivery(False, error.code, error.message)
                 self._doubt()
@@ -169,16 +174,21 @@ class Uplink:
             if over.wait(seconds):
                 raise Abandoned("the upload is no longer wanted")
 
-        return upload(
-            target.url,
-            target.headers,
-            body,
-            http=self._http,
-            subject=subject,
-            on_progress=on_progress,
-            policy=policy,
-            sleep=pause,
-        )
+        try:
+            return upload(
+                target.url,
+                target.headers,
+                body,
+                http=self._http,
+                subject=subject,
+                on_progress=on_progress,
+                policy=policy,
+                sleep=pause,
+            )
+        except Rejected as refusal:
+            if refusal.code != "url_refused":
+                raise
+            raise Rejected(KEYS_CHANGE, refusal.message) from refusal
 
 
 def _check_receipt(reply: SubmissionReply, sent: Submission, client: ValidatorClient) -> None:

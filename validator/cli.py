@@ -80,6 +80,7 @@ def start(
         folder=folder,
         cache=cache or folder / "cache",
         storage=bucket_config,
+        storage_file=storage,
         host=host,
         port=port,
         publish_ip=publish_ip or host,

@@ -147,7 +147,7 @@ class Driver:
         report = self._board.standing.report
         if report is not None:
             return {member.hotkey for member in report.members if member.decision != "absent"}
-        return self._all_hotkeys() - {*self._board.spec.validators, self._board.spec.owner}
+        return self._all_hotkeys() - {*self._board.journal.state.ever_validators, self._board.spec.owner}
 
     def _all_hotkeys(self) -> set[Hotkey]:
         metagraph = self._board.membership.metagraph

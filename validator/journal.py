@@ -15,7 +15,7 @@ from common.errors import Rejected
 from common.runlog.entries import EntryData
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter, LostSlot
-from common.units import Hotkey
+from common.units import Hotkey, Sha256
 
 
 class Journal:
@@ -33,6 +33,18 @@ class Journal:
             self.state = await in_thread(lambda: self._writer.catch_up(self.state))
             return self.state
 
+    async def read_head(self) -> tuple[int, Sha256]:
+        """The log's last slot, read now, and its hash. ``Retryable`` when the store stays away."""
+        state = await self.catch_up()
+        return state.next_seq - 1, state.head_sha256
+
+    async def slot_sha256(self, seq: int) -> Sha256 | None:
+        """The hash of a slot of the log as this process has read it; None when it ends before. ``Retryable``."""
+        state = self.state
+        if seq >= state.next_seq - 1:
+            return state.head_sha256 if seq == state.next_seq - 1 else None
+        return await in_thread(lambda: self._writer.slot_sha256(seq))
+
     async def append(self, data: EntryData, reason: str, term: int) -> RunState:
         """Append an entry of ``term``. Raises ``LostSlot``, ``Rejected`` and ``Retryable`` as ``LogWriter.append``."""
         async with self._busy:
@@ -46,6 +58,10 @@ class Journal:
                 raise
             logger.bind(event=type(data).__name__, seq=self.state.next_seq - 1).info("{}", reason)
             return self.state
+
+    def may_lead(self) -> bool:
+        """Whether the log, as read so far, lets this process's hotkey lead."""
+        return self._hotkey in self.state.validators
 
     def leads(self, term: int, instance: str) -> bool:
         """Whether the log says that this very process leads ``term``, and no later one has begun."""

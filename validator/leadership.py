@@ -8,6 +8,7 @@ try.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from loguru import logger
 
@@ -24,10 +25,18 @@ from validator.journal import Journal
 class Leadership:
     """One process's claim to lead."""
 
-    def __init__(self, keeper: LeaseKeeper, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self,
+        keeper: LeaseKeeper,
+        journal: Journal,
+        clock: Clock,
+        refusal: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """``refusal`` tells why nobody may build on the log as it was read; an empty text when nothing is wrong."""
         self._keeper = keeper
         self._journal = journal
         self._clock = clock
+        self._refusal = refusal
         self._busy = asyncio.Lock()
         self._renewed_s = 0.0
         self.term = 0
@@ -47,6 +56,13 @@ class Leadership:
         """One attempt; ``reason`` tells what came of it. ``Retryable`` when the store stays away."""
         async with self._busy:
             state = await self._journal.catch_up()
+            if not self._journal.may_lead():
+                self.reason = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
+                return False
+            why = await self._refusal() if self._refusal else ""
+            if why:
+                self.reason = why
+                return False
             term = state.term + 1
             decision = await in_thread(lambda: self._keeper.acquire(term))
             self.reason = decision.reason
@@ -79,14 +95,24 @@ class Leadership:
             try:
                 await in_thread(self._keeper.renew)
                 self._renewed_s = started_s
+                await self._journal.catch_up()  # the owner may have spoken
             except LeaseLost as lost:
                 self._step_down(lost.message)
 
     def check(self) -> bool:
-        """Whether the log still says that we lead; if not, step down."""
+        """Whether the log still says that we lead, and may; if not, step down."""
         if self.leading and not self._journal.leads(self.term, self.instance):
             self._step_down("another term has begun")
+        elif self.leading and not self._journal.may_lead():
+            self._step_down("the run's owner no longer lets this hotkey lead")
         return self.leading
+
+    async def leave(self, reason: str) -> None:
+        """Lead no longer, for a reason of our own; the next try begins another term."""
+        async with self._busy:
+            if self.leading:
+                self._step_down(reason)
+            self._keeper.abandon()
 
     def _step_down(self, reason: str) -> None:
         logger.warning("no longer leading: {}", reason)

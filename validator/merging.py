@@ -15,7 +15,7 @@ from common.records import ObjectRef
 from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState, revision_hash
 from common.runlog.materialise import pack
 from common.runlog.recompute import MergeResult, merge_round
-from common.runlog.remerge import ShardMemory, read_delta
+from common.runlog.remerge import ShardMemory, read_delta, start_outer
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
 from common.spec import RunSpec
@@ -39,8 +39,9 @@ class Merged:
 
 
 def merge_plan(state: RunState, plan: RoundFrozen, base: Memories, reader: ObjectReader) -> tuple[MergeResult, ...]:
-    """Merge every shard of a plan. Raises ``Rejected`` when the plan can't be merged, ``Retryable`` on outages."""
-    spec = state.spec
+    """Merge every shard of the open round's plan. Raises ``Rejected`` when it can't be merged, ``Retryable`` on
+    outages."""
+    spec, reset = state.spec, state.resets_outer
     return tuple(
         merge_round(
             spec,
@@ -48,7 +49,7 @@ def merge_plan(state: RunState, plan: RoundFrozen, base: Memories, reader: Objec
             plan,
             lambda member: read_delta(reader, spec.run, member),
             memory.weights,
-            memory.outer,
+            start_outer(spec, memory.outer, reset),
         )
         for memory in base
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.runlog.commands import find_resume
+from common.runlog.commands import read_orders
 from common.runlog.entries import Paused, RoundAborted
+from common.runlog.orders import due
 from common.runlog.rules import MAX_FAILURES
 from common.runlog.state import Pause, RunState
 from common.store.port import ObjectReader, ObjectStore
@@ -42,7 +43,8 @@ def pause_for(run: RunState, failed: Sequence[RoundAborted]) -> tuple[Paused, st
 def find_order(store: ObjectStore, run: RunState) -> Sha256 | None:
     """The owner's order to go on after the present pause, if it lies in the bucket. Blocking; ``Retryable``."""
     with only_facts():
-        return find_resume(store, run)
+        order = due(run, read_orders(store, run.spec, run.obeyed))
+    return order.sha256 if order is not None and order.command.action == "resume" else None
 
 
 def told(run: RunState, pause: Pause) -> str:

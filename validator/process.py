@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -23,6 +24,7 @@ from common.runlog.writer import LogWriter
 from common.spec import RunSpec, spec_hash
 from common.store.port import ObjectStore
 from common.store.reader import StoreReader
+from common.store.switching import SwitchingStore
 from common.units import Revision
 from validator.api.app import create_app
 from validator.api.security import Gatekeeper
@@ -32,6 +34,7 @@ from validator.bodies import RememberingReader
 from validator.driver import Driver
 from validator.effects import Effects
 from validator.heads import Heads
+from validator.headsonchain import HeadGuard, HeadsOnChain
 from validator.intake import Intake
 from validator.journal import Journal
 from validator.leadership import Leadership
@@ -42,6 +45,7 @@ from validator.reports_place import ReportStore
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
+from validator.storagekeys import Moving, StorageKeys, moved_away
 from validator.uploads import Uploads
 
 INSTANCE_BYTES = 16
@@ -59,6 +63,10 @@ class Parts:
     evaluator: Evaluator
     version: str
     until_revision: Revision | None = None
+    storage_file: Path | None = None
+    """Where the store's keys came from; read again when it changes, if the store can be switched."""
+    reports_address: str = ""
+    """Where this validator's reports are, as its commitment on chain tells."""
     patience: Patience | None = None
     """How storage calls of log and lease are repeated; the default when None."""
     reports: ReportStore | None = None
@@ -74,6 +82,9 @@ class Validator:
     driver: Driver
     scorer: Scorer
     payments: Payments
+    guard: HeadGuard
+    heads_on_chain: HeadsOnChain
+    storage_keys: StorageKeys | None
     app: FastAPI
 
 
@@ -83,7 +94,7 @@ def assemble(parts: Parts) -> Validator:
     Raises ``Rejected`` (``no_genesis``, ``bad_genesis``) and ``Retryable``.
     """
     reader = _reader(parts)
-    board = _board(parts, reader)
+    board, guard = _board(parts, reader)
     uploads = Uploads(parts.store)
     heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)
@@ -93,16 +104,43 @@ def assemble(parts: Parts) -> Validator:
     driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
-    return Validator(board, service, driver, scorer, payments, create_app(service, gatekeeper))
+    on_chain = HeadsOnChain(
+        parts.chain, parts.spec.netuid, board.journal, guard, parts.signer.hotkey, parts.reports_address
+    )
+    return Validator(
+        board=board,
+        service=service,
+        driver=driver,
+        scorer=scorer,
+        payments=payments,
+        guard=guard,
+        heads_on_chain=on_chain,
+        storage_keys=_storage_keys(parts, board),
+        app=create_app(service, gatekeeper),
+    )
 
 
-def _board(parts: Parts, reader: StoreReader) -> Board:
+def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
+    if parts.storage_file is None or not isinstance(parts.store, SwitchingStore):
+        return None
+    return StorageKeys(parts.storage_file, parts.store, board.journal, Moving(parts.chain, board.leadership))
+
+
+def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
-    writer = LogWriter(parts.store, spec, signer, clock, patience=patience)
+    switching = parts.store if isinstance(parts.store, SwitchingStore) else None
+    writer = LogWriter(
+        parts.store, spec, signer, clock, patience=patience, here=lambda: switching.place if switching else None
+    )
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
+    if switching is not None:
+        switching.gate = lambda: moved_away(journal.state, switching.place)
     instance = secrets.token_hex(INSTANCE_BYTES)
-    keeper = LeaseKeeper(parts.store, spec, signer, clock, instance, patience=patience)
-    return Board(
+    keeper = LeaseKeeper(
+        parts.store, spec, signer, clock, instance, patience=patience, allowed=lambda: journal.state.validators
+    )
+    guard = HeadGuard(parts.chain, spec.netuid, journal)
+    board = Board(
         spec=spec,
         spec_sha256=spec_hash(spec),
         signer=signer,
@@ -110,12 +148,13 @@ def _board(parts: Parts, reader: StoreReader) -> Board:
         store=parts.store,
         reader=RememberingReader(reader),
         journal=journal,
-        leadership=Leadership(keeper, journal, clock),
+        leadership=Leadership(keeper, journal, clock, guard.refusal),
         members=Members(spec.round.member_timeout_s, spec.round.overlap),
         membership=Membership(parts.chain, spec.netuid, clock),
         reports=parts.reports or parts.store,
         read_only=parts.reports is not None,
     )
+    return board, guard
 
 
 def _reader(parts: Parts) -> StoreReader:
@@ -132,4 +171,7 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(keep_served(chain, spec.netuid, hotkey, published), name="endpoint")
         group.create_task(validator.scorer.run(), name="scorer")
         group.create_task(validator.payments.run(), name="payments")
+        if validator.storage_keys is not None:
+            group.create_task(validator.storage_keys.run(), name="storage keys")
+        group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")

@@ -26,6 +26,9 @@ from common.runlog.verify import VerifyReport, verify_run
 from common.spec import describe_spec, spec_hash
 from common.units import Revision, printable
 from validator.run_create import create
+from validator.run_heads import ask_chain, chain_of, told
+from validator.run_leaders import leaders
+from validator.run_move import move
 from validator.run_place import DEFAULT_FOLDER, Asked, Place, find
 
 app = typer.Typer(no_args_is_help=True, help="Create a run, read its log, prove it, export its weights, resume it.")
@@ -98,7 +101,7 @@ def log(
 ) -> None:
     """Tell the run's story: every entry of its log, who wrote it, why, and what it cost."""
     place = find(asked)
-    reader = LogReader(place.reader, place.spec())
+    reader = place.log()
     if not as_json_:
         typer.echo(HEADING)
     state = tell_new(reader, None, typer.echo, as_json_)
@@ -113,12 +116,20 @@ def log(
 @command
 def verify(
     asked: Asked,
+    chain: Annotated[
+        str | None,
+        typer.Option(envvar="BRIGADE_CHAIN", help="Compare with the heads on this chain; a running --dir knows its."),
+    ] = None,
+    netuid: Annotated[int | None, typer.Option(envvar="BRIGADE_NETUID", min=0, help="Number of the subnet.")] = None,
 ) -> None:
     """Prove everything in the run's bucket; exit 1 at the first wrong thing, naming it."""
-    place = find(asked)
+    place, heads = find(asked), None
+    where = chain_of(asked, chain, netuid)
+    if where is not None:
+        heads, place = ask_chain(where, place)
     if place.spec_sha256 is None:
         typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
-    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo)):
+    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads, place.at)):
         typer.echo(line)
 
 
@@ -159,6 +170,10 @@ def resume(
         typer.echo(f"paused: {printable(fact)}")
     sha256 = put_command(place.listing_store(), resume_command(state, owner, SystemClock().wall_ns() // 1_000_000))
     typer.echo(f"ordered to go on ({sha256[:12]}…); the leader takes it up within {timeouts.COMMAND_LOOK_S:g} s")
+
+
+command(leaders)
+command(move)
 
 
 def tell_new(
@@ -206,10 +221,9 @@ def summary(report: VerifyReport) -> list[str]:
         lines.append(f"no report for rounds {', '.join(map(str, report.unreported))}")
     if not report.lease:
         lines.append("no lease: nobody has led this run from this bucket, or the lease was taken away")
-    lines.append(
-        f"that the log ends at slot {report.state.next_seq - 1} is not proved: a tail cut off together with all that "
-        "follows from it shows only against a head committed on chain"
-    )
+    if report.state.moved is not None:
+        lines.append(f"the log says that the run lives in {report.state.moved.target.base_url}")
+    lines.append(told(report.tail, report.state.next_seq - 1))
     head = report.state.head_node
     return [*lines, f"run {report.state.run} is whole: head is revision {head.revision}, {head.sha256}"]
 

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from common.errors import OperatorError
 from common.ports import is_free
-from common.runlog.reader import load_run, spec_hash_of_log
+from common.runlog.reader import LogReader, load_run, spec_hash_of_log
 from common.spec import RunSpec
 from common.store.config import StorageConfig, load_config
+from common.store.place import BucketPlace
 from common.store.port import ObjectStore, StartReader
 from common.store.reader import HttpReader, StoreReader
 from common.store.s3 import S3Store
@@ -56,12 +57,18 @@ class Place:
     """With keys: None where the bucket can only be read."""
     spec_sha256: Sha256 | None
     """What the spec's hash must be; None when nobody said."""
+    at: BucketPlace | None = None
+    """Which bucket that is: once the log says that the run has left it, nothing there counts."""
 
     def listing_store(self) -> ObjectStore:
         """The store, for what needs to list. Raises OperatorError without keys."""
         if self.store is None:
             raise OperatorError("this needs to list the bucket: give --access-key and --secret-key, or --dir")
         return self.store
+
+    def log(self) -> LogReader:
+        """The run's log as far as it counts here."""
+        return LogReader(self.reader, self.spec(), lambda: self.at)
 
     def spec(self) -> RunSpec:
         """The run's spec, proved by the hash that is known, else by the genesis."""
@@ -89,7 +96,7 @@ def _in_bucket(asked: Asked, endpoint: str, bucket: str, run: str) -> Place:
     config = StorageConfig(endpoint, bucket, access, secret, asked.prefix, asked.region)
     expected = _sha256(asked.spec_sha256)
     if asked.access_key is None:
-        return Place(run, HttpReader(config.public_base_url()), None, expected)
+        return Place(run, HttpReader(config.public_base_url()), None, expected, _place_of(config))
     return _with_keys(config, run, expected)
 
 
@@ -134,11 +141,25 @@ def _serve_meanwhile(directory: Path, config: StorageConfig) -> None:
 
 def _with_keys(config: StorageConfig, run: str, spec_sha256: Sha256 | None) -> Place:
     store = S3Store(config)
-    return Place(run, StoreReader(store), store, spec_sha256)
+    return Place(run, StoreReader(store), store, spec_sha256, _place_of(config))
+
+
+def _place_of(config: StorageConfig) -> BucketPlace:
+    return BucketPlace(config.endpoint, config.bucket, config.prefix)
+
+
+def netuid_of(path: Path) -> int | None:
+    """The subnet of a folder's run, as its ``run.json`` tells; None when it does not."""
+    netuid = _run_json(path).get("netuid")
+    return netuid if isinstance(netuid, int) else None
 
 
 def _run_file(path: Path) -> dict[str, str]:
     """The texts in a folder's ``run.json``; empty when there is none."""
+    return {name: value for name, value in _run_json(path).items() if isinstance(value, str)}
+
+
+def _run_json(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             values = json.loads(file.read(MAX_RUN_FILE_BYTES))
@@ -148,7 +169,7 @@ def _run_file(path: Path) -> dict[str, str]:
         raise OperatorError(f"{path} can't be read ({error}): give --run NAME") from error
     if not isinstance(values, dict):
         raise OperatorError(f"{path} does not describe a run: give --run NAME")
-    return {name: value for name, value in values.items() if isinstance(value, str)}
+    return values
 
 
 def _sha256(text: str | None) -> Sha256 | None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from loguru import logger
 
-from common import timeouts
+from common import keys, timeouts
 from common.blocking import in_thread
 from common.chain.commitment import RunLocation
 from common.chain.discovery import find_run
@@ -39,10 +39,12 @@ from common.runlog.casput import Patience
 from common.runlog.reader import load_run
 from common.spec import RunSpec
 from common.store.config import StorageConfig
+from common.store.place import BucketPlace
 from common.store.probe import probe_bucket
 from common.store.reader import StoreReader
 from common.store.retry import NO_RETRIES, RetryPolicy
 from common.store.s3 import S3Store
+from common.store.switching import SwitchingStore
 from common.timeouts import CHAIN_CALL_S
 from common.units import Hotkey, Revision
 from validator.api.server import bind
@@ -69,6 +71,8 @@ class Start:
     folder: Path
     cache: Path
     storage: StorageConfig
+    storage_file: Path | None
+    """Where these came from, and where an operator puts new keys; None when they came as flags."""
     host: str
     port: int
     publish_ip: str
@@ -106,18 +110,39 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> 
     location = await patiently(lambda: find_run(chain, settings.netuid), "the chain")
     check_location(location, settings.storage)
     await in_thread(lambda: probe_bucket(S3Store(settings.storage), secrets.token_hex(8)))
-    store = S3Store(settings.storage, policy=NO_RETRIES)  # who calls it repeats: two layers would multiply
+    place = BucketPlace(location.endpoint, location.bucket, location.prefix)
+    store = SwitchingStore(S3Store(settings.storage, policy=NO_RETRIES), place)  # who calls it repeats
     reader = StoreReader(store)
     spec = await patiently(lambda: in_thread(lambda: load_spec(reader, location)), "the storage")
-    check_spec(spec, settings.netuid, signer.hotkey)
+    check_spec(spec, settings.netuid)
     await patiently(lambda: check_seat(chain, settings.netuid, signer.hotkey), "the chain")
     dataset = await patiently(
         lambda: in_thread(lambda: ensure_dataset(reader, spec.data.dataset, settings.cache)), "the storage"
     )
     last = None if settings.until_revision is None else Revision(settings.until_revision)
     evaluator = Evaluator(spec, dataset, choose_device(settings.device))
-    parts = Parts(spec, signer, store, chain, SystemClock(), evaluator, version("brigade"), last, LOG_PATIENCE)
-    return await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
+    reports = f"{settings.storage.public_base_url()}/{keys.reports_prefix(spec.run, signer.hotkey).rstrip('/')}"
+    parts = Parts(
+        spec=spec,
+        signer=signer,
+        store=store,
+        chain=chain,
+        clock=SystemClock(),
+        evaluator=evaluator,
+        version=version("brigade"),
+        until_revision=last,
+        storage_file=settings.storage_file,
+        reports_address=reports,
+        patience=LOG_PATIENCE,
+    )
+    validator = await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
+    if not validator.board.journal.may_lead():
+        logger.warning(
+            "run {} does not let {} lead: this process follows until the owner names it (`brigade run leaders`)",
+            spec.run,
+            signer.hotkey,
+        )
+    return validator
 
 
 def check_location(location: RunLocation, storage: StorageConfig) -> None:
@@ -135,16 +160,14 @@ def load_spec(reader: StoreReader, location: RunLocation) -> RunSpec:
         raise SetupError(f"the spec of run {location.run} is not what its owner committed: {refusal}") from refusal
 
 
-def check_spec(spec: RunSpec, netuid: int, hotkey: Hotkey) -> None:
-    """Whether we may lead this run here."""
+def check_spec(spec: RunSpec, netuid: int) -> None:
+    """Whether this run can be led here; who may lead it is told by its log."""
     if spec.netuid != netuid:
         raise OperatorError(f"run {spec.run} belongs to subnet {spec.netuid}, not {netuid}")
     try:
         Deadlines.of(spec)
     except ValueError as error:
         raise OperatorError(f"run {spec.run} can't be led: {error}") from error
-    if hotkey not in spec.validators:
-        raise OperatorError(f"run {spec.run} does not let {hotkey} lead; its spec names {', '.join(spec.validators)}")
 
 
 async def check_seat(chain: ChainPort, netuid: int, hotkey: Hotkey) -> None:

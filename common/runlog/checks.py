@@ -15,9 +15,10 @@ from common.reports import Report, decode_report
 from common.runlog.commands import decode_command
 from common.runlog.entries import PlanMember
 from common.runlog.lease import decode_lease
+from common.runlog.orders import ordered_by, why_not
 from common.runlog.replay import Step
 from common.runlog.state import RunState
-from common.runlog.told import Ended, slot_missing
+from common.runlog.told import Ended, Obeyed, slot_missing
 from common.units import sha256_hex
 
 STALE = frozenset(
@@ -49,25 +50,29 @@ def check_name(parts: KeyParts, body: bytes) -> None:
 
 
 def check_lease(state: RunState, body: bytes) -> None:
-    """Signed by a validator, and by the leader if its term has begun."""
-    lease = decode_lease(body, state.spec)
+    """Signed by who may or might lead, and by the leader if its term has begun."""
+    lease = decode_lease(body, state.run, state.ever_validators)
     leader = state.leader_of(lease.term)
     if leader is not None and leader != lease.signer:
         raise Rejected("wrong_leader", f"it is held for term {lease.term}, which {leader} leads")
 
 
-def check_command(state: RunState, paused_seq: int, body: bytes) -> None:
-    """The owner's order to end the pause in slot ``paused_seq``."""
-    command = decode_command(body, state.spec)
-    if (command.action, command.seq) != ("resume", paused_seq):
-        raise Rejected("wrong_command", f"it does not order to resume after the pause in slot {paused_seq}")
+def check_command(obeyed: Obeyed, body: bytes) -> None:
+    """The owner ordered what the entry does, and nothing had happened since that made the order void."""
+    command = decode_command(body, obeyed.state.spec)
+    entry = obeyed.entry
+    if ordered_by(entry.data) != (command.action, command.revision, command.round):
+        raise Rejected("wrong_command", f"it orders something else than the entry in slot {entry.seq} does")
+    objection = why_not(obeyed.state, command)
+    if objection:
+        raise Rejected("wrong_command", f"it was no order any more in slot {entry.seq}: {objection}")
 
 
 def check_report(state: RunState, parts: KeyParts, body: bytes) -> Report:
     """Named by its hash, signed by the validator in its key, about the round in its key."""
     check_name(parts, body)
     report, _ = decode_report(body, state.run)
-    if report.signer != parts.hotkey or report.signer not in state.spec.validators:
+    if report.signer != parts.hotkey or report.signer not in state.ever_validators:
         raise Rejected("wrong_signer", "it is not signed by the validator whose folder it lies in")
     if report.round != parts.round_id:
         raise Rejected("wrong_round", f"it is about round {report.round}")

@@ -15,6 +15,7 @@ from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.records import ObjectRef
 from common.spec import SCHEMA
+from common.store.place import BucketPlace
 from common.typed import from_json, to_json
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, Uid, check_sha256, sha256_hex
 
@@ -128,6 +129,8 @@ class RoundAborted:
     code: str
     evidence: tuple[str, ...]
     """What was measured, one fact a line."""
+    command_sha256: Sha256 | None = None
+    """The owner's order to end it, an object under ``commands/``; None when nobody ordered it."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ class Paused:
 
     code: str
     evidence: tuple[str, ...]
+    command_sha256: Sha256 | None = None
+    """The owner's order; None when the leader paused the run by itself."""
 
 
 @dataclass(frozen=True)
@@ -144,18 +149,62 @@ class Resumed:
 
     command_sha256: Sha256
     """Names the object under ``commands/``."""
+    cold: bool = False
+    """Whether the pause was so long that miners start cold: fresh inner optimizer, learning rate warmed up again. The
+    writer decides it, since no reader may compare wall clocks."""
 
 
-EntryData = Genesis | LeaderChanged | RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted | Paused | Resumed
+@dataclass(frozen=True)
+class RolledBack:
+    """The owner ordered the run back to an earlier revision: it is the head now, and what was under way is void."""
+
+    revision: Revision
+    command_sha256: Sha256
+
+
+@dataclass(frozen=True)
+class LeadersChanged:
+    """The owner says who may lead from here on; signed by the owner itself, not by the leader."""
+
+    validators: tuple[Hotkey, ...]
+    """All who may, in order of their addresses."""
+
+
+@dataclass(frozen=True)
+class StorageMoved:
+    """The owner moves the run to another bucket: in the one that it leaves, nothing counts behind this entry."""
+
+    source: BucketPlace
+    target: BucketPlace
+    public_read: bool
+    """Whether objects can be read by plain GET there."""
+
+
+EntryData = (
+    Genesis
+    | LeaderChanged
+    | LeadersChanged
+    | StorageMoved
+    | RoundOpened
+    | RoundFrozen
+    | RevisionCommitted
+    | RoundAborted
+    | Paused
+    | Resumed
+    | RolledBack
+)
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
     "leader_changed": LeaderChanged,
+    "leaders_changed": LeadersChanged,
+    "storage_moved": StorageMoved,
     "round_opened": RoundOpened,
     "round_frozen": RoundFrozen,
     "revision_committed": RevisionCommitted,
     "round_aborted": RoundAborted,
     "paused": Paused,
     "resumed": Resumed,
+    "rolled_back": RolledBack,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

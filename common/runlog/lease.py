@@ -7,6 +7,7 @@ writes; a reply that was cut off is settled by reading the object again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from common import keys, timeouts
@@ -71,11 +72,11 @@ def encode_lease(lease: Lease, signer: Signer) -> bytes:
     return sign_record(LEASE, body, signer).encode()
 
 
-def decode_lease(data: bytes, spec: RunSpec) -> Lease:
-    """Read foreign bytes. Total: raises only ``Rejected``; ``not_allowed`` when the signer may not lead."""
-    record = decode_record(LEASE, data, spec.run, SCHEMA, MAX_LEASE_BYTES)
+def decode_lease(data: bytes, run: str, allowed: Collection[Hotkey]) -> Lease:
+    """Read foreign bytes. Total: raises only ``Rejected``; ``not_allowed`` when ``allowed`` lacks the signer."""
+    record = decode_record(LEASE, data, run, SCHEMA, MAX_LEASE_BYTES)
     lease = from_json(Lease, record.body, "bad_lease")
-    if lease.signer not in spec.validators:
+    if lease.signer not in allowed:
         raise Rejected("not_allowed", "the lease is held by a hotkey that may not lead")
     if not (0 < lease.term < MAX_COUNT and 0 < lease.counter < MAX_COUNT):
         raise Rejected("bad_lease", "term and counter are positive and small enough to be counted up")
@@ -131,7 +132,9 @@ class LeaseKeeper:
         nonce_source: NonceSource = random_nonce,
         patience: Patience | None = None,
         lease_s: float = timeouts.LEASE_S,
+        allowed: Callable[[], Collection[Hotkey]] | None = None,
     ) -> None:
+        """``allowed`` tells who may lead now, as the log has it; without it the spec says so."""
         self._store = store
         self._spec = spec
         self._signer = signer
@@ -139,6 +142,7 @@ class LeaseKeeper:
         self._nonce = nonce_source
         self._patience = patience or Patience()
         self._lease_s = lease_s
+        self._allowed = allowed or (lambda: spec.validators)
         self._sight: Sight | None = None
         self._watcher: Watcher | None = None
         self._seen: Lease | None = None
@@ -227,6 +231,6 @@ class LeaseKeeper:
         if found is None:
             return None
         try:
-            return decode_lease(found.body, self._spec)
+            return decode_lease(found.body, self._spec.run, self._allowed())
         except Rejected:
             return None  # decide() treats it as held by a stranger: it expires like any other

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from common import keys
 from common.codec.container import encoded_size
 from common.codec.params import F32, update_params
@@ -90,7 +92,10 @@ def advance(reader: ObjectReader, state: RunState, node: RevisionNode, base: Sha
     size = encoded_size(len(base.weights), update_params(state.spec.codec, node.parent))
     key = keys.update_key(state.run, node.round, base.shard, made.update.sha256)
     data = reader.fetch(key, max_bytes=size, sha256=made.update.sha256, size_bytes=size)
-    weights, momentum = apply_update(state.spec, node.parent, data, base.weights, base.momentum)
+    momentum = base.momentum
+    if momentum is not None and node.from_reset:
+        momentum = np.zeros_like(momentum)
+    weights, momentum = apply_update(state.spec, node.parent, data, base.weights, momentum)
     if weights_hash(weights) != made.weights_sha256:
         raise Rejected("wrong_weights", f"the update of revision {node.revision} leads to other weights than committed")
     return ShardWeights(base.shard, weights, momentum)

@@ -15,6 +15,7 @@ from common.runlog.entries import Genesis, decode_entry
 from common.runlog.replay import Step, apply, begin
 from common.runlog.state import RunState
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
+from common.store.place import BucketPlace
 from common.store.port import ObjectMissing, ObjectReader
 from common.units import Sha256
 
@@ -22,14 +23,22 @@ MOST_READS = 5
 """Of a slot that counts for nothing, until two agree."""
 ReadSlot = Callable[[int], bytes | None]
 """The bytes of a slot, or None when nothing was written there yet."""
+Here = Callable[[], BucketPlace | None]
+"""The bucket that is read now; None where the caller vouches for it."""
+
+
+def nowhere() -> None:
+    """For readers of a bucket that is known to be the run's, and will be."""
 
 
 class LogReader:
     """A run's log through an ``ObjectReader``."""
 
-    def __init__(self, reader: ObjectReader, spec: RunSpec) -> None:
+    def __init__(self, reader: ObjectReader, spec: RunSpec, here: Here = nowhere) -> None:
+        """``here`` tells which bucket is read: once the log says that the run has left it, nothing there counts."""
         self._reader = reader
         self._spec = spec
+        self._here = here
 
     def steps(self, state: RunState | None = None) -> Iterator[Step]:
         """One step for each slot after ``state``, or for the whole log.
@@ -37,11 +46,11 @@ class LogReader:
         Raises ``Rejected('no_genesis')`` or as ``replay.begin`` for a log without a valid beginning, and
         ``Retryable`` when the store stays away: what was yielded before stays true.
         """
-        return walk(self._spec, self.read_slot, state)
+        return walk(self._spec, self.read_slot, state, self._here)
 
     def catch_up(self, state: RunState | None = None) -> RunState:
         """The state after the last slot written so far. Raises as ``steps``."""
-        return catch_up(self._spec, self.read_slot, state)
+        return catch_up(self._spec, self.read_slot, state, self._here)
 
     def read_slot(self, seq: int) -> bytes | None:
         """The bytes of slot ``seq``, or None when it is still free."""
@@ -60,12 +69,12 @@ def fetch_slot(reader: ObjectReader, run: str, seq: int) -> bytes | None:
         return OVERSIZED
 
 
-def walk(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> Iterator[Step]:
-    """One step for each slot from ``state`` on, until one is free."""
+def walk(spec: RunSpec, read_slot: ReadSlot, state: RunState | None, here: Here = nowhere) -> Iterator[Step]:
+    """One step for each slot from ``state`` on, until one is free or the log goes on elsewhere."""
     if state is None:
         state, first = _beginning(spec, read_slot)
         yield Step(state, decode_entry(first, spec.run), None)
-    while (slot := read_slot(state.next_seq)) is not None:
+    while not state.left(here()) and (slot := read_slot(state.next_seq)) is not None:
         step = step_of(state, slot, read_slot)
         state = step.state
         yield step
@@ -105,9 +114,9 @@ def step_of(state: RunState, slot: bytes, read_slot: ReadSlot) -> Step:
     raise _unsteady(state.next_seq)
 
 
-def catch_up(spec: RunSpec, read_slot: ReadSlot, state: RunState | None) -> RunState:
+def catch_up(spec: RunSpec, read_slot: ReadSlot, state: RunState | None, here: Here = nowhere) -> RunState:
     """The state after the last slot written so far."""
-    for step in walk(spec, read_slot, state):
+    for step in walk(spec, read_slot, state, here):
         state = step.state
     assert state is not None
     return state

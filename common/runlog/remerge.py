@@ -19,6 +19,7 @@ from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
 from common.runlog.materialise import nearest_snapshot
 from common.runlog.recompute import merge_round
 from common.runlog.state import RevisionNode, RunState
+from common.spec import RunSpec
 from common.store.port import ObjectReader
 from common.units import Revision, Sha256, ShardId
 
@@ -50,6 +51,11 @@ def read_delta(reader: ObjectReader, run: str, member: PlanMember) -> bytes:
     return reader.fetch(key, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
 
 
+def start_outer(spec: RunSpec, outer: OuterState, reset: bool) -> OuterState:
+    """The outer state that a merge starts from: its base's, or zero after a rollback that resets it."""
+    return OuterState.zero(len(outer.residual), spec.outer.momentum) if reset else outer
+
+
 @dataclass(frozen=True)
 class Difference:
     """One hash of a commit that merging again does not give."""
@@ -74,7 +80,7 @@ def compare(
         plan,
         lambda member: read_delta(reader, state.run, member),
         base.weights,
-        base.outer,
+        start_outer(state.spec, base.outer, node.from_reset),
     )
     made = node.shards[base.shard]
     assert made.update is not None, "only revision 0 is made by no update"

@@ -11,27 +11,31 @@ What the rules of each kind of entry are stands in ``rules.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from common.errors import Rejected
 from common.runlog.entries import (
     NO_PREVIOUS,
     Entry,
+    EntryData,
     Genesis,
     LeaderChanged,
     Paused,
     Resumed,
     RevisionCommitted,
+    RolledBack,
     RoundAborted,
     RoundFrozen,
     RoundOpened,
     decode_entry,
 )
+from common.runlog.owned import OWNED, owned_effect
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
-from common.runlog.state import Leadership, OpenRound, Pause, RevisionNode, RunState, Void
+from common.runlog.state import Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
-from common.units import Revision, RoundId, sha256_hex
+from common.units import Revision, RoundId, Sha256, sha256_hex
 
 
 @dataclass(frozen=True)
@@ -116,30 +120,58 @@ def _void(state: RunState, slot: bytes, entry: Entry | None, error: Rejected) ->
 
 def _effect(state: RunState, entry: Entry) -> RunState:
     """What a valid entry changes, but for its place in the chain."""
-    data = entry.data
-    if isinstance(data, LeaderChanged):
-        leadership = Leadership(entry.term, entry.signer, data.instance, entry.seq)
-        return replace(state, leaders=(*state.leaders, leadership))
-    if isinstance(data, RoundOpened):
-        opened = OpenRound(data.round, data.base_revision, entry.at_ms)
-        return replace(state, open_round=opened, next_round=RoundId(data.round + 1))
-    if isinstance(data, RoundFrozen):
-        assert state.open_round is not None
-        frozen = replace(state.open_round, plan=data, plan_sha256=entry.slot_sha256, frozen_seq=entry.seq)
-        return replace(state, open_round=frozen)
-    if isinstance(data, RevisionCommitted):
-        return _commit(state, entry.seq, data)
-    if isinstance(data, Paused):
-        return replace(state, paused=Pause(entry.seq, data.code, data.evidence))
-    if isinstance(data, Resumed):
-        return replace(state, paused=None, failures=())
-    assert isinstance(data, RoundAborted)
+    if isinstance(entry.data, OWNED):
+        return owned_effect(state, entry)
+    return _EFFECTS[type(entry.data)](state, entry, entry.data)
+
+
+def _lead(state: RunState, entry: Entry, data: LeaderChanged) -> RunState:
+    leadership = Leadership(entry.term, entry.signer, data.instance, entry.seq)
+    return replace(state, leaders=(*state.leaders, leadership))
+
+
+def _open(state: RunState, entry: Entry, data: RoundOpened) -> RunState:
+    opened = OpenRound(data.round, data.base_revision, entry.at_ms)
+    return replace(state, open_round=opened, next_round=RoundId(data.round + 1))
+
+
+def _freeze(state: RunState, entry: Entry, data: RoundFrozen) -> RunState:
+    assert state.open_round is not None
+    frozen = replace(state.open_round, plan=data, plan_sha256=entry.slot_sha256, frozen_seq=entry.seq)
+    return replace(state, open_round=frozen)
+
+
+def _abort(state: RunState, entry: Entry, data: RoundAborted) -> RunState:
     failures = (*state.failures, data.code) if data.code in CONTENT_FAILURES else state.failures
+    state = _obey(state, data.command_sha256)
     return replace(state, open_round=None, rounds_aborted=state.rounds_aborted + 1, failures=failures)
 
 
-def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
-    opened = state.open_round
+def _pause(state: RunState, entry: Entry, data: Paused) -> RunState:
+    pause = Pause(entry.seq, data.code, data.evidence, entry.at_ms)
+    return replace(_obey(state, data.command_sha256), paused=pause, switched_seq=entry.seq)
+
+
+def _resume(state: RunState, entry: Entry, data: Resumed) -> RunState:
+    state = replace(_obey(state, data.command_sha256), paused=None, failures=(), switched_seq=entry.seq)
+    if not data.cold:
+        return state
+    return replace(state, restarts=(*state.restarts, Restart(entry.seq, state.head, state.next_round, "cold")))
+
+
+def _roll_back(state: RunState, entry: Entry, data: RolledBack) -> RunState:
+    """The tree keeps all revisions, and their numbers are never used again."""
+    restart = Restart(entry.seq, data.revision, state.next_round, "rollback")
+    state = _obey(state, data.command_sha256)
+    return replace(state, head=data.revision, deferred=(), failures=(), restarts=(*state.restarts, restart))
+
+
+def _obey(state: RunState, command: Sha256 | None) -> RunState:
+    return state if command is None else replace(state, obeyed=state.obeyed | {command})
+
+
+def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
+    opened, parent = state.open_round, state.revisions[data.parent]
     assert opened is not None
     assert opened.plan is not None
     accepted = ((m.hotkey, m.registered_block) for m in opened.plan.members if m.decision == "accepted")
@@ -149,9 +181,11 @@ def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
         data.round,
         data.shards,
         data.tokens_merged,
-        seq,
+        entry.seq,
         opened.frozen_seq,
         opened.plan_sha256,
+        first_step=parent.first_step + state.spec.inner.steps_of(parent.revision),
+        from_reset=state.resets_outer,
     )
     return replace(
         state,
@@ -164,3 +198,15 @@ def _commit(state: RunState, seq: int, data: RevisionCommitted) -> RunState:
         merged=state.merged.union(accepted),
         failures=(),
     )
+
+
+_EFFECTS: Mapping[type[EntryData], Callable[[RunState, Entry, Any], RunState]] = {
+    LeaderChanged: _lead,
+    RoundOpened: _open,
+    RoundFrozen: _freeze,
+    RevisionCommitted: _commit,
+    RoundAborted: _abort,
+    Paused: _pause,
+    Resumed: _resume,
+    RolledBack: _roll_back,
+}

@@ -1,14 +1,15 @@
 """The rules that make an entry valid, each with the typed code of its breach.
 
 ``check_entry`` raises ``Rejected`` with one of: ``wrong_seq``, ``wrong_prev`` (not this place in the chain);
-``not_allowed`` (the spec does not let the signer lead); ``stale_term``, ``future_term``, ``not_leader`` (leadership);
+``not_allowed`` (the run does not let the signer lead); ``stale_term``, ``future_term``, ``not_leader`` (leadership);
 ``bad_transition`` (not what may follow now); ``bad_plan``, ``no_quorum``, ``bad_revision`` (contents that contradict
 the state). Replay turns each into a void.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,17 +18,20 @@ from common.errors import Rejected
 from common.merge.damping import damping
 from common.runlog.entries import (
     Entry,
+    EntryData,
     Genesis,
     LeaderChanged,
     Paused,
     PlanMember,
     Resumed,
     RevisionCommitted,
+    RolledBack,
     RoundAborted,
     RoundFrozen,
     RoundOpened,
     ShardState,
 )
+from common.runlog.owned import OWNED, check_owned
 from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, is_sha256
@@ -40,6 +44,8 @@ MAX_FAILURES = 3
 """Rounds aborted for their content, one after the other, before a person must look."""
 MAX_ATTEMPTS = 3
 """Plans of one round."""
+ORDERED = "ordered"
+"""Code of what the owner ordered: of a pause, and of a round that was aborted."""
 REFUSALS = CONTENT_REFUSALS | {
     *("wrong_seq", "wrong_prev", "not_allowed"),
     *("stale_term", "future_term", "not_leader", "bad_transition"),
@@ -53,27 +59,15 @@ def check_entry(state: RunState, entry: Entry) -> None:
         raise Rejected("wrong_seq", f"entry {entry.seq} stands in slot {state.next_seq}")
     if entry.prev != state.head_sha256:
         raise Rejected("wrong_prev", "the entry follows other bytes than those of the previous slot")
-    if entry.signer not in state.spec.validators:
-        raise Rejected("not_allowed", "the spec does not let this hotkey lead")
     data = entry.data
+    if isinstance(data, OWNED):
+        return check_owned(state, entry)
+    if entry.signer not in state.validators:
+        raise Rejected("not_allowed", "the run does not let this hotkey lead")
     if isinstance(data, LeaderChanged):
         return _check_takeover(state, entry)
     _check_leader(state, entry)
-    if isinstance(data, RoundOpened):
-        _check_opened(state, data)
-    elif isinstance(data, RoundFrozen):
-        _check_frozen(state, data)
-    elif isinstance(data, RevisionCommitted):
-        _check_committed(state, data)
-    elif isinstance(data, RoundAborted):
-        _the_open_round(state, data)
-    elif isinstance(data, Paused):
-        _check_paused(state)
-    elif isinstance(data, Resumed):
-        _check_resumed(state, data)
-    else:
-        assert isinstance(data, Genesis)
-        _bad_transition("a log has one genesis")
+    _CHECKS[type(data)](state, data)
 
 
 def check_shards(spec: RunSpec, shards: tuple[ShardState, ...], first: bool) -> str:
@@ -137,9 +131,8 @@ def _check_origin(state: RunState, plan: RoundFrozen, member: PlanMember) -> str
     """A member was made for the plan's round, for an aborted one on the same base, or was deferred by the last plan."""
     base = state.revisions[plan.base_revision]
     if member.base_revision == base.revision:
-        made = -1 if base.round is None else base.round
-        good = made < member.round <= plan.round
-        return "" if good else "it was made for a round that is not on the plan's base"
+        good = state.first_round <= member.round <= plan.round
+        return "" if good else "it was made for a round that is not on the plan's base, or before a rollback"
     late = _name(member) in {_name(deferred) for deferred in state.deferred}
     if not late or member.base_revision != base.parent:
         return "it is of another base, and the last plan did not defer it"
@@ -190,8 +183,7 @@ def _check_leader(state: RunState, entry: Entry) -> None:
 
 
 def _check_opened(state: RunState, data: RoundOpened) -> None:
-    if state.open_round is not None:
-        _bad_transition(f"round {state.open_round.round} is still open")
+    _check_no_round(state)
     if data.round != state.next_round:
         _bad_transition(f"the next round is {state.next_round}, not {data.round}")
     if data.base_revision != state.head:
@@ -232,18 +224,48 @@ def _facts(member: PlanMember) -> tuple[int, int, Sha256, int]:
     return member.uid, member.registered_block, member.manifest_sha256, member.tokens_claimed
 
 
-def _check_paused(state: RunState) -> None:
-    if state.open_round is not None:
-        _bad_transition(f"round {state.open_round.round} is still open")
+def _check_aborted(state: RunState, data: RoundAborted) -> None:
+    _the_open_round(state, data)
+    if (data.code == ORDERED) != (data.command_sha256 is not None):
+        _bad_transition(f"a round that names a command ends with the code {ORDERED}, and no other one does")
+    _check_command(state, data.command_sha256)
+
+
+def _check_paused(state: RunState, data: Paused) -> None:
+    _check_no_round(state)
     if state.paused is not None:
         _bad_transition("the run is paused already")
+    if (data.code == ORDERED) != (data.command_sha256 is not None):
+        _bad_transition(f"a pause that names a command has the code {ORDERED}, and no other one has")
+    _check_command(state, data.command_sha256)
 
 
 def _check_resumed(state: RunState, data: Resumed) -> None:
     if state.paused is None:
         _bad_transition("the run is not paused")
-    if not is_sha256(data.command_sha256):
+    _check_command(state, data.command_sha256)
+
+
+def _check_rolled_back(state: RunState, data: RolledBack) -> None:
+    _check_no_round(state)
+    if data.revision not in state.revisions:
+        _bad_transition(f"the log knows revisions 0 to {state.next_revision - 1}, not {data.revision}")
+    _check_command(state, data.command_sha256)
+
+
+def _check_no_round(state: RunState) -> None:
+    if state.open_round is not None:
+        _bad_transition(f"round {state.open_round.round} is still open")
+
+
+def _check_command(state: RunState, sha256: Sha256 | None) -> None:
+    """A command is obeyed once."""
+    if sha256 is None:
+        return
+    if not is_sha256(sha256):
         _bad_transition("command_sha256 is 64 lowercase hex digits")
+    if sha256 in state.obeyed:
+        _bad_transition("this command was obeyed before")
 
 
 def _check_committed(state: RunState, data: RevisionCommitted) -> None:
@@ -281,3 +303,19 @@ def _the_open_round(state: RunState, data: RoundFrozen | RoundAborted) -> OpenRo
 
 def _bad_transition(message: str) -> NoReturn:
     raise Rejected("bad_transition", message)
+
+
+def _check_genesis(state: RunState, data: Genesis) -> None:
+    _bad_transition("a log has one genesis")
+
+
+_CHECKS: Mapping[type[EntryData], Callable[[RunState, Any], None]] = {
+    Genesis: _check_genesis,
+    RoundOpened: _check_opened,
+    RoundFrozen: _check_frozen,
+    RevisionCommitted: _check_committed,
+    RoundAborted: _check_aborted,
+    Paused: _check_paused,
+    Resumed: _check_resumed,
+    RolledBack: _check_rolled_back,
+}

@@ -1,16 +1,19 @@
 """The state of a run as its log tells it: frozen facts, and the questions that every process asks of them.
 
 A ``RunState`` is made by ``replay.py`` only. Invariants: revision 0 and ``head`` are always in ``revisions``; numbers
-of revisions and rounds never come twice; ``leaders`` has terms 1, 2, 3 … in order.
+of revisions and rounds never come twice; ``leaders`` has terms 1, 2, 3 … in order. After a rollback the head is an
+earlier revision, and the next one a second child of it: revisions are a tree, and only lineages are linear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from common.runlog.entries import PlanMember, RoundFrozen, ShardState, revision_hash
+from common.runlog.entries import PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
 from common.spec import RunSpec
+from common.store.place import BucketPlace
 from common.units import Hotkey, Revision, RoundId, Sha256
 
 
@@ -32,6 +35,11 @@ class RevisionNode:
     """Slot of the plan that it was merged by; None only for revision 0."""
     plan_sha256: Sha256 | None = None
     """Hash of that slot's bytes."""
+    first_step: int = 0
+    """Global step at which training on it begins: the inner steps of the rounds on its ancestors."""
+    from_reset: bool = False
+    """Whether its merge started from an outer state of zero, not its parent's: the first one after a rollback, in a run
+    whose policy says so."""
 
     @property
     def sha256(self) -> Sha256:
@@ -76,6 +84,21 @@ class Pause:
     seq: int
     code: str
     evidence: tuple[str, ...]
+    at_ms: int
+    """The leader's wall clock."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A point at which every miner starts anew: a rollback, or the end of a pause so long that the run went cold."""
+
+    seq: int
+    revision: Revision
+    """The head from there on."""
+    round: RoundId
+    """The first round after it."""
+    kind: Literal["rollback", "cold"]
+    """rollback: nothing that was trained or sent before counts any more; cold: all of it still does."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +141,39 @@ class RunState:
     """Codes of the rounds that were aborted for their content since the last commit or resumption, oldest first."""
     paused: Pause | None = None
     """Why no round may be opened; None while rounds may."""
+    restarts: tuple[Restart, ...] = ()
+    """All of them, oldest first."""
+    obeyed: frozenset[Sha256] = frozenset()
+    """The owner's commands that entries name: each counts once."""
+    switched_seq: int = 0
+    """Slot of the newest pause or resumption; 0 before the first."""
+    moves: tuple[StorageMoved, ...] = ()
+    """From bucket to bucket, each beginning where the one before ended."""
+    validator_sets: tuple[tuple[Hotkey, ...], ...] = ()
+    """Who may lead, as the owner changed it since the beginning: the last one holds, the spec's before the first."""
 
     @property
     def run(self) -> str:
         return self.spec.run
+
+    @property
+    def validators(self) -> tuple[Hotkey, ...]:
+        """Hotkeys that may lead now."""
+        return self.validator_sets[-1] if self.validator_sets else self.spec.validators
+
+    @property
+    def ever_validators(self) -> frozenset[Hotkey]:
+        """Hotkeys that may lead or once might: whose reports and leases may be in the bucket."""
+        return frozenset(self.spec.validators).union(*self.validator_sets)
+
+    @property
+    def moved(self) -> StorageMoved | None:
+        """The run's last move to another bucket."""
+        return self.moves[-1] if self.moves else None
+
+    def left(self, place: BucketPlace | None) -> bool:
+        """Whether the log goes on in another bucket than ``place``, after the slots read so far."""
+        return self.moved is not None and self.moved.source == place
 
     @property
     def term(self) -> int:
@@ -140,6 +192,23 @@ class RunState:
     @property
     def head_node(self) -> RevisionNode:
         return self.revisions[self.head]
+
+    @property
+    def rollback(self) -> Restart | None:
+        """The newest rollback."""
+        return next((restart for restart in reversed(self.restarts) if restart.kind == "rollback"), None)
+
+    @property
+    def first_round(self) -> RoundId:
+        """The first round whose submissions may count on the head: what was made before a rollback never does."""
+        rollback = self.rollback
+        return RoundId(max(self.head_node.first_round, rollback.round if rollback else 0))
+
+    @property
+    def resets_outer(self) -> bool:
+        """Whether the next commit starts from an outer state of zero: the first one on a rollback's revision."""
+        rollback = self.rollback
+        return self.spec.restart.reset_outer and rollback is not None and rollback.revision == self.head
 
     def leader_of(self, term: int) -> Hotkey | None:
         """Who led in ``term``; None for a term that the log does not know."""

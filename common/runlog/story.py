@@ -5,6 +5,7 @@ Times between entries come from the writers' wall clocks, which only people read
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,18 +15,21 @@ from common.runlog.entries import (
     EntryData,
     Genesis,
     LeaderChanged,
+    LeadersChanged,
     Paused,
     Resumed,
     RevisionCommitted,
+    RolledBack,
     RoundAborted,
     RoundFrozen,
     RoundOpened,
+    StorageMoved,
 )
 from common.runlog.replay import Step
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
 from common.typed import to_json
-from common.units import Hotkey, format_bytes, format_duration, printable
+from common.units import Hotkey, Sha256, format_bytes, format_duration, printable
 
 _COLUMNS = "{:>6}  {:<19}  {:>4}  {:<9}  {:<18}  {}"
 
@@ -91,30 +95,57 @@ def short(hotkey: Hotkey) -> str:
 
 
 def _what(data: EntryData) -> str:
-    if isinstance(data, Genesis):
-        return f"the run begins with spec {data.spec_sha256[:8]}…"
-    if isinstance(data, LeaderChanged):
-        return "takes the lead"
-    if isinstance(data, RoundOpened):
-        return f"round {data.round} opens on revision {data.base_revision}"
-    if isinstance(data, RoundFrozen):
-        again = f" in attempt {data.attempt + 1}" if data.attempt else ""
-        damped = f", damped to {data.damping:.2f}" if data.damping < 1 else ""
-        return f"round {data.round} takes{again} {_decisions(data)}{damped}"
-    if isinstance(data, RevisionCommitted):
-        return f"round {data.round} makes revision {data.revision}"
-    if isinstance(data, Paused):
-        return f"the run is paused until its owner resumes it ({data.code})"
-    if isinstance(data, Resumed):
-        return f"the run goes on, as its owner orders ({data.command_sha256[:8]}…)"
-    assert isinstance(data, RoundAborted)
-    return f"round {data.round} ends without a revision ({data.code})"
+    return _TOLD[type(data)](data)
+
+
+def _frozen(data: RoundFrozen) -> str:
+    again = f" in attempt {data.attempt + 1}" if data.attempt else ""
+    damped = f", damped to {data.damping:.2f}" if data.damping < 1 else ""
+    return f"round {data.round} takes{again} {_decisions(data)}{damped}"
+
+
+def _aborted(data: RoundAborted) -> str:
+    return f"round {data.round} ends without a revision{_ordered(data.command_sha256) or f' ({data.code})'}"
+
+
+def _paused(data: Paused) -> str:
+    return f"the run is paused until its owner resumes it{_ordered(data.command_sha256) or f' ({data.code})'}"
+
+
+def _resumed(data: Resumed) -> str:
+    cold = ", after so long a pause from a cold start" if data.cold else ""
+    return f"the run goes on{_ordered(data.command_sha256)}{cold}"
+
+
+def _rolled_back(data: RolledBack) -> str:
+    return f"the run goes back to revision {data.revision}{_ordered(data.command_sha256)}"
+
+
+def _ordered(command: Sha256 | None) -> str:
+    return "" if command is None else f", as its owner orders ({command[:8]}…)"
+
+
+_TOLD: Mapping[type[EntryData], Callable[[Any], str]] = {
+    Genesis: lambda data: f"the run begins with spec {data.spec_sha256[:8]}…",
+    LeaderChanged: lambda data: "takes the lead",
+    LeadersChanged: lambda data: f"from here on may lead: {', '.join(map(short, data.validators))}",
+    StorageMoved: lambda data: (
+        f"the run moves from {data.source.base_url} to {data.target.base_url}, where its log goes on"
+    ),
+    RoundOpened: lambda data: f"round {data.round} opens on revision {data.base_revision}",
+    RoundFrozen: _frozen,
+    RevisionCommitted: lambda data: f"round {data.round} makes revision {data.revision}",
+    RoundAborted: _aborted,
+    Paused: _paused,
+    Resumed: _resumed,
+    RolledBack: _rolled_back,
+}
 
 
 def _with_reason(what: str, entry: Entry) -> str:
     """The writer's reason behind what happened, without what that says already."""
     reason = printable(entry.reason)
-    if not isinstance(entry.data, Genesis | LeaderChanged | Paused | Resumed):
+    if isinstance(entry.data, RoundOpened | RoundFrozen | RevisionCommitted | RoundAborted):
         reason = reason.removeprefix(f"round {entry.data.round} ").removeprefix("aborted: ")
     told = f"{what}: {reason}" if set(reason.split()) - set(what.split()) else what
     if isinstance(entry.data, RoundAborted | Paused) and entry.data.evidence:

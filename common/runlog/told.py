@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from common import keys
 from common.keys import KeyParts
-from common.runlog.entries import Paused, Resumed, RevisionCommitted, RoundAborted, RoundFrozen
+from common.runlog.entries import Entry, Paused, Resumed, RevisionCommitted, RolledBack, RoundAborted, RoundFrozen
 from common.runlog.proving import VerifyError
 from common.runlog.replay import Step
 from common.runlog.rules import counted_tokens
@@ -47,12 +47,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Resumption:
-    """The end of a pause."""
+class Obeyed:
+    """An entry that names a command of the owner."""
 
-    paused_seq: int
-    """Slot of the pause."""
+    entry: Entry
     command_sha256: Sha256
+    state: RunState
+    """Before the entry."""
 
 
 @dataclass
@@ -61,12 +62,11 @@ class Told:
 
     plans: dict[RoundId, RoundFrozen] = field(default_factory=dict)
     """The last attempt of each; those before it name the same submissions."""
-    resumptions: list[Resumption] = field(default_factory=list)
+    obeyed: list[Obeyed] = field(default_factory=list)
     ended: dict[RoundId, Ended] = field(default_factory=dict)
-    _paused_seq: int = -1
 
-    def note(self, step: Step) -> None:
-        """Take down what one slot of the log said."""
+    def note(self, step: Step, before: RunState | None) -> None:
+        """Take down what one slot of the log said; ``before`` is the state before it, None for the genesis."""
         if step.void is not None or step.entry is None:
             return
         data, state = step.entry.data, step.state
@@ -78,10 +78,9 @@ class Told:
         elif isinstance(data, RoundAborted):
             plan = self.plans.get(data.round)
             self.ended[data.round] = Ended(False, state.head, state.next_revision, plan, state.spec)
-        elif isinstance(data, Paused):
-            self._paused_seq = step.entry.seq
-        elif isinstance(data, Resumed):
-            self.resumptions.append(Resumption(self._paused_seq, data.command_sha256))
+        if isinstance(data, RoundAborted | Paused | Resumed | RolledBack) and data.command_sha256 is not None:
+            assert before is not None
+            self.obeyed.append(Obeyed(step.entry, data.command_sha256, before))
 
     def aborted_plans(self) -> list[Ended]:
         """Rounds that may have left an update or a snapshot behind."""

@@ -1,13 +1,15 @@
 """``brigade run verify``: proves a run from its bucket alone, and names the first thing that is wrong.
 
 In order: the spec by its hash; the log, slot by slot (damage is an error here, only stale entries are passed over);
-the merges again, from the snapshot of revision 0 to the head, and with them every snapshot on the way; the submissions
-that the plans name; then every object that is left under the run, by the hash in its name or by its signature. The
-listing is taken first, so that a run that goes on meanwhile is verified as far as its log was then read.
+the merges again, from the snapshot of revision 0 to the end of every branch, and with them every snapshot on the way;
+the submissions that the plans name; the owner's commands behind what was done by order; then every object that is left
+under the run, by the hash in its name or by its signature. The listing is taken first, so that a run that goes on
+meanwhile is verified as far as its log was then read.
 
 What this can't prove: that the log has no more slots than the bucket shows. Whatever follows from a missing slot gives
-the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Only a head committed on
-chain proves the tail, and none is yet.
+the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Nor that the owner and a
+leader have not written another history together. Heads that validators committed on chain prove both, up to their slot
+(``headproof.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
 from common.runlog.commands import MAX_COMMAND_BYTES, decode_command
 from common.runlog.entries import PlanMember
+from common.runlog.headproof import Heads, ProvedTail, prove_tail
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.materialise import load_snapshot
 from common.runlog.proving import ProvingReader, VerifyError
@@ -35,8 +38,9 @@ from common.runlog.state import RevisionNode, RunState
 from common.runlog.told import Told, check_tail, slot_missing, suspicion
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.multipart import PART_BYTES
+from common.store.place import BucketPlace
 from common.store.port import ObjectInfo, ObjectStore
-from common.units import RoundId, Sha256, ShardId
+from common.units import Revision, RoundId, Sha256, ShardId
 
 Say = Callable[[str], None]
 MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES)
@@ -70,6 +74,8 @@ class VerifyReport:
     """Rounds that ended and of which no validator's report is there."""
     lease: bool
     """Whether a lease is there."""
+    tail: ProvedTail | None = None
+    """How far heads on chain prove the log; None when the chain was not asked."""
 
 
 @dataclass
@@ -80,6 +86,9 @@ class _Work:
     run: str
     listing: list[ObjectInfo]
     say: Say
+    place: BucketPlace | None = None
+    hashes: list[Sha256] = field(default_factory=list)
+    """Of the log's slots."""
     counts: tuple[int, ...] = ()
     """Values of each shard."""
     told: Told = field(default_factory=Told)
@@ -93,18 +102,31 @@ class _Work:
 
 
 def verify_run(
-    store: ObjectStore, run: str, expected_spec_sha256: Sha256 | None = None, say: Say = lambda _: None
+    store: ObjectStore,
+    run: str,
+    expected_spec_sha256: Sha256 | None = None,
+    say: Say = lambda _: None,
+    heads: Heads | None = None,
+    place: BucketPlace | None = None,
 ) -> VerifyReport:
     """Prove everything under ``runs/<run>/``. ``say`` is told of each part that was found right.
 
     ``expected_spec_sha256`` is what the owner committed on chain; without it the spec is proved by the genesis alone.
-    Raises ``VerifyError``, and ``Retryable`` when the store stays away.
+    ``place`` is the bucket: when the log says that the run has left it, what lies behind that counts for nothing, and
+    heads committed since are of the log in the other bucket.
+
+    ``heads`` are those that validators committed on chain, read before this call; without them nothing proves that
+    the log has no more slots than the bucket shows. Raises ``VerifyError``, and ``Retryable`` when the store stays
+    away.
     """
-    work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say)
+    work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say, place)
     spec_sha256 = expected_spec_sha256 or _spec_hash_of_genesis(work)
     spec = _verify_spec(work, spec_sha256)
     work.counts = tuple(layout.total for layout in run_layouts(spec.model, spec.num_shards))
     state = _verify_log(work, spec)
+    if heads is not None and state.left(place):
+        heads = {hotkey: head for hotkey, head in heads.items() if head.seq < state.next_seq}
+    tail = None if heads is None else prove_tail(run, work.hashes, heads)
     _verify_merges(work, state)
     _verify_plans(work, state)
     _verify_commands(work, state)
@@ -124,6 +146,7 @@ def verify_run(
         refused=tuple(work.refused),
         unreported=tuple(sorted(work.told.ended.keys() - work.reported)),
         lease=keys.lease_key(run) in work.reader.proved,
+        tail=tail,
     )
 
 
@@ -154,7 +177,7 @@ def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:
 def _verify_log(work: _Work, spec: RunSpec) -> RunState:
     """Replay the log strictly, and refuse slots that lie behind a gap."""
     state: RunState | None = None
-    steps = walk(spec, lambda seq: work.reader.find_slot(work.run, seq), None)
+    steps = walk(spec, lambda seq: work.reader.find_slot(work.run, seq), None, lambda: work.place)
     while True:
         key = keys.log_key(work.run, state.next_seq if state else 0)
         with _naming(key):
@@ -162,24 +185,38 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
             if step is None:
                 break
             checks.check_step(step)
+        work.told.note(step, state)
         state = step.state
         work.reader.proved.add(key)
-        work.told.note(step)
+        work.hashes.append(state.head_sha256)
     assert state is not None, "an empty log is refused by walk"
-    for info in work.listing:
-        parts = keys.parse_key(work.run, info.key)
-        if parts is not None and parts.seq is not None and parts.seq >= state.next_seq:
-            raise slot_missing(state, info.key, "no slot is passed over")
+    behind = [info for info in work.listing if _seq(work, info.key) >= state.next_seq]
+    if state.left(work.place):
+        work.listing = [info for info in work.listing if info not in behind]
+        work.say(f"the run has left this bucket: {len(behind)} slots behind that count for nothing")
+        behind = []
+    for info in behind:
+        raise slot_missing(state, info.key, "no slot is passed over")
     work.say(f"log: {state.next_seq} entries signed and chained, {len(state.voids)} of them stale; term {state.term}")
     return state
 
 
+def _seq(work: _Work, key: str) -> int:
+    """The slot that an object is; -1 for another."""
+    parts = keys.parse_key(work.run, key)
+    return -1 if parts is None or parts.seq is None else parts.seq
+
+
 def _verify_merges(work: _Work, state: RunState) -> None:
-    """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way."""
+    """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way: of every branch."""
+    nodes = sorted(state.revisions.values(), key=lambda node: node.revision)
+    last_child = {node.parent: node.revision for node in nodes}
     for shard in range(state.spec.num_shards):
-        memory: ShardMemory | None = None
-        for node in state.lineage(state.head):
-            memory = _verify_node(work, state, node, ShardId(shard), memory)
+        memories: dict[Revision, ShardMemory] = {}
+        for node in nodes:
+            base = None if node.parent is None else memories[node.parent]
+            memories[node.revision] = _verify_node(work, state, node, ShardId(shard), base)
+            memories = {kept: memory for kept, memory in memories.items() if last_child.get(kept, -1) > node.revision}
     head = state.head_node
     work.say(f"merges: {work.merges} computed again, all bits equal; head is revision {head.revision}, {head.sha256}")
 
@@ -233,12 +270,12 @@ def _verify_member(work: _Work, state: RunState, member: PlanMember) -> None:
 
 
 def _verify_commands(work: _Work, state: RunState) -> None:
-    """Every resumption was ordered by the owner, for the very pause that it ended."""
-    for resumption in work.told.resumptions:
-        key = keys.command_key(work.run, resumption.command_sha256)
-        body = work.reader.fetch(key, max_bytes=MAX_COMMAND_BYTES, sha256=resumption.command_sha256)
+    """Whatever the log calls the owner's order was ordered by the owner, when and as the log says."""
+    for obeyed in work.told.obeyed:
+        key = keys.command_key(work.run, obeyed.command_sha256)
+        body = work.reader.fetch(key, max_bytes=MAX_COMMAND_BYTES, sha256=obeyed.command_sha256)
         with _naming(key):
-            checks.check_command(state, resumption.paused_seq, body)
+            checks.check_command(obeyed, body)
 
 
 def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> StoredSubmission:

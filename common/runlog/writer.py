@@ -20,12 +20,12 @@ from common.errors import Rejected, Retryable
 from common.identity import Signer
 from common.runlog.casput import Patience, put_once, read_now
 from common.runlog.entries import NO_PREVIOUS, Draft, EntryData, Genesis, encode_entry
-from common.runlog.reader import catch_up, step_of
+from common.runlog.reader import Here, catch_up, nowhere, step_of
 from common.runlog.replay import apply, begin
 from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.store.port import ObjectStore
-from common.units import Sha256
+from common.units import Sha256, sha256_hex
 
 NonceSource = Callable[[], str]
 MAX_VOIDS_PASSED = 32
@@ -55,13 +55,16 @@ class LogWriter:
         clock: Clock,
         nonce_source: NonceSource = random_nonce,
         patience: Patience | None = None,
+        here: Here = nowhere,
     ) -> None:
+        """``here`` as in ``LogReader``."""
         self._store = store
         self._spec = spec
         self._signer = signer
         self._clock = clock
         self._nonce = nonce_source
         self._patience = patience or Patience()
+        self._here = here
 
     def begin(self, genesis: Genesis, reason: str) -> RunState:
         """Write the genesis into slot 0; the signer is the owner. Raises ``Rejected('run_exists')``."""
@@ -78,6 +81,7 @@ class LogWriter:
         ``not_leader``: another leads now); ``Retryable`` when the store stays away, outcome unknown.
         """
         for _ in range(MAX_VOIDS_PASSED):
+            self._check_place(state)
             slot = self._encode(state.next_seq, state.head_sha256, term, reason, data)
             step = apply(state, slot)
             if step.void is not None:
@@ -95,7 +99,17 @@ class LogWriter:
 
     def catch_up(self, state: RunState | None = None) -> RunState:
         """The state after the last slot in the store. Raises as ``LogReader.catch_up``."""
-        return catch_up(self._spec, self._read_slot, state)
+        return catch_up(self._spec, self._read_slot, state, self._here)
+
+    def _check_place(self, state: RunState) -> None:
+        if state.left(self._here()):
+            assert state.moved is not None
+            raise Retryable(f"the run has moved to {state.moved.target.base_url}: nothing more is written here")
+
+    def slot_sha256(self, seq: int) -> Sha256 | None:
+        """The hash of a slot's bytes as they are in the store now; None for a free one. ``Retryable``."""
+        slot = self._read_slot(seq)
+        return None if slot is None else sha256_hex(slot)
 
     def _read_slot(self, seq: int) -> bytes | None:
         found = read_now(self._store, self._key(seq), self._patience)

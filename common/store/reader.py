@@ -38,6 +38,10 @@ class HttpReader:
         self._sleep = sleep
         self._uniform = uniform
 
+    def move(self, base_url: str) -> None:
+        """Read from under another base URL, from the next request on."""
+        self._base = base_url.rstrip("/")
+
     def fetch(self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None) -> bytes:
         """See ``ObjectReader.fetch``."""
         sink = MemorySink()

@@ -175,6 +175,20 @@ def test_a_url_that_is_refused_is_asked_for_again(desk: Desk) -> None:
     assert desk.asked == [[1, 2, 3, 4]] * 2
 
 
+def test_while_a_leaders_keys_are_changed_its_urls_are_asked_for_as_long_as_that_takes(desk: Desk) -> None:
+    left = MAX_FRESH_STARTS + 3
+
+    def spoil(target: MultipartTarget) -> MultipartTarget:
+        nonlocal left
+        left -= 1
+        dead = left > 0
+        return _with_urls(target, lambda url: url.replace("X-Amz-Signature=", "X-Amz-Signature=0")) if dead else target
+
+    desk.tamper = spoil
+    assert deliver(desk).accepted
+    assert left == 0
+
+
 @pytest.mark.parametrize(
     "elsewhere", ["http://127.0.0.1:1/x", "http://169.254.169.254/latest", "file:///etc/passwd", ""]
 )

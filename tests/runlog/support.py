@@ -16,8 +16,11 @@ from common.runlog.entries import (
     EntryData,
     Genesis,
     LeaderChanged,
+    Paused,
     PlanMember,
+    Resumed,
     RevisionCommitted,
+    RolledBack,
     RoundAborted,
     RoundFrozen,
     RoundOpened,
@@ -25,11 +28,11 @@ from common.runlog.entries import (
     encode_entry,
 )
 from common.runlog.replay import apply, begin
-from common.runlog.rules import plan_damping, plan_tokens
+from common.runlog.rules import ORDERED, plan_damping, plan_tokens
 from common.runlog.state import RunState
 from common.spec import RunSpec, spec_hash
 from common.store.retry import RetryPolicy
-from common.units import Sha256, ShardId, Uid, sha256_hex
+from common.units import Revision, Sha256, ShardId, Uid, sha256_hex
 from tests.support.specs import OWNER, tiny_spec
 
 ALICE = KeypairSigner.from_uri("//Alice")
@@ -187,6 +190,23 @@ def committed(state: RunState, tokens: int | None = None) -> RevisionCommitted:
 def aborted(state: RunState, code: str = "no_quorum") -> RoundAborted:
     assert state.open_round is not None
     return RoundAborted(state.open_round.round, state.open_round.base_revision, code, ("why",))
+
+
+def ordered(state: RunState, what: str) -> Sha256:
+    """Names a command that nobody stored, another one for each slot."""
+    return sha256_hex(f"{what} {state.next_seq}".encode())
+
+
+def paused(state: RunState) -> Paused:
+    return Paused(ORDERED, ("the owner orders it",), ordered(state, "pause"))
+
+
+def resumed(state: RunState, cold: bool = False) -> Resumed:
+    return Resumed(ordered(state, "resume"), cold)
+
+
+def rolled_back(state: RunState, revision: int = 0) -> RolledBack:
+    return RolledBack(Revision(revision), ordered(state, "rollback"))
 
 
 def takeover(name: str = "process") -> LeaderChanged:

@@ -56,7 +56,7 @@ def samples() -> list[tuple[str, bytes]]:
 def decoder(kind: str) -> Callable[[bytes], object]:
     return {
         "manifest": lambda data: decode_submission(data, "tiny"),
-        "lease": lambda data: decode_lease(data, world().spec),
+        "lease": lambda data: decode_lease(data, world().spec.run, world().spec.validators),
         "report": lambda data: decode_report(data, "tiny"),
         "log": lambda data: decode_entry(data, "tiny"),
     }[kind]

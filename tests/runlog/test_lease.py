@@ -108,7 +108,7 @@ def test_a_cut_reply_loses_no_lease(reply: str) -> None:
         alice.renew()
     assert alice.held is not None
     assert alice.held.counter == 4
-    assert decode_lease(store.get(KEY, max_bytes=9999).body, SPEC) == alice.held
+    assert decode_lease(store.get(KEY, max_bytes=9999).body, SPEC.run, SPEC.validators) == alice.held
 
 
 def test_no_version_comes_back() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Rejected
-from common.runlog.entries import NO_PREVIOUS, Genesis, RoundFrozen
+from common.runlog.entries import NO_PREVIOUS, Genesis, PlanMember, RoundFrozen
 from common.runlog.replay import apply, begin, history, replay
 from common.runlog.state import RunState
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
@@ -31,6 +32,9 @@ from tests.runlog.support import (
     led,
     member,
     opened,
+    paused,
+    resumed,
+    rolled_back,
     shards,
     slot,
     small_spec,
@@ -194,7 +198,7 @@ def test_an_empty_log_has_no_state() -> None:
         replay(SPEC, [])
 
 
-MAKERS: tuple[Callable[..., Any], ...] = (takeover, opened, frozen, committed, aborted)
+MAKERS: tuple[Callable[..., Any], ...] = (takeover, opened, frozen, committed, aborted, paused, resumed, rolled_back)
 
 
 def _draw_slot(state: RunState, draw: st.DrawFn) -> bytes:
@@ -204,6 +208,12 @@ def _draw_slot(state: RunState, draw: st.DrawFn) -> bytes:
     if maker in (frozen, committed, aborted) and state.open_round is None:
         maker = opened
     data = takeover() if maker is takeover else maker(state)
+    if maker is resumed:
+        data = resumed(state, cold=draw(st.booleans()))
+    if maker is rolled_back:
+        data = rolled_back(
+            state, draw(st.sampled_from([0, int(state.head), max(state.revisions), max(state.revisions) + 1]))
+        )
     term = state.term + (maker is takeover) + draw(st.sampled_from([0, 0, 0, 0, -1, 1]))
     return slot(state, data, signer, term=term, nonce=str(draw(st.integers(0, 99))))
 
@@ -220,6 +230,12 @@ def logs(draw: st.DrawFn, garbage: bool) -> list[bytes]:
     return slots
 
 
+def _named_now(state: RunState) -> tuple[PlanMember, ...]:
+    """Members of the open round's plan that were made on its base."""
+    plan = state.open_round.plan if state.open_round else None
+    return () if plan is None else tuple(m for m in plan.members if m.base_revision == plan.base_revision)
+
+
 def _is_sound(state: RunState) -> bool:
     terms = [leadership.term for leadership in state.leaders]
     lineage = state.lineage(state.head)
@@ -230,6 +246,11 @@ def _is_sound(state: RunState) -> bool:
         and state.rounds_committed == len(state.revisions) - 1
         and state.next_round == ended + (state.open_round is not None)
         and (state.open_round is None or state.open_round.base_revision == state.head)
+        and (state.open_round is None or state.paused is None)
+        and all(old.seq < new.seq and old.round <= new.round for old, new in pairwise(state.restarts))
+        and all(restart.revision in state.revisions for restart in state.restarts)
+        and state.head_node.first_round <= state.first_round <= state.next_round
+        and all(member.round >= state.first_round for member in _named_now(state))
         and len(state.voids) < state.next_seq
     )
 

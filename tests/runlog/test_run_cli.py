@@ -19,8 +19,9 @@ from common.chain.wallets import ensure_wallet
 from common.cli import run as brigade
 from common.errors import Rejected
 from common.model.layout import run_layouts
-from common.runlog.commands import decode_command, find_resume
+from common.runlog.commands import decode_command, read_orders
 from common.runlog.entries import Resumed
+from common.runlog.orders import due
 from common.runlog.reader import LogReader
 from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
@@ -230,16 +231,16 @@ def test_only_the_owner_lets_a_paused_run_go_on(run: Run, tmp_path: Path, bucket
     copy_into(store, w)
     code, _, err = run(*there, "--wallet", "other")
     assert (code, OWNER.hotkey in err) == (2, True)
-    assert find_resume(store, w.state) is None
+    assert read_orders(store, w.spec) == ()
     code, out, _ = run(*there)
     assert code == 0
     assert "paused: loss_guard" in out
-    found = find_resume(store, w.state)
+    found = due(w.state, read_orders(store, w.spec))
     assert found is not None
 
-    w.append(Resumed(found))
+    w.append(Resumed(found.sha256))
     w.pause_for_failures()
-    assert find_resume(store, w.state) is None, "an order is good for one pause"
+    assert due(w.state, read_orders(store, w.spec)) is None, "an order is good for one pause"
 
 
 @given(st.binary(max_size=300))

@@ -11,14 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import keys
-from common.runlog.entries import Resumed
+from common.errors import Rejected
+from common.model.layout import weights_hash
+from common.runlog.commands import abort_command, pause_command, resume_command, rollback_command
+from common.runlog.entries import Paused, Resumed, RolledBack
+from common.runlog.materialise import materialise
 from common.runlog.proving import VerifyError
+from common.runlog.remerge import rebuild, remerge
+from common.runlog.rules import ORDERED
 from common.runlog.verify import verify_run
 from common.spec import spec_hash
 from common.store.memory import MemoryStore
-from common.units import RoundId, Sha256, ShardId, sha256_hex
-from tests.runlog.support import ALICE, BOB, MINERS, STRANGER, opened, slot, steady
-from tests.runlog.world import World, churned_world, copy_store, eventful_world
+from common.units import Revision, RoundId, Sha256, ShardId, sha256_hex
+from tests.runlog.support import ALICE, BOB, MINERS, OWNER, STRANGER, aborted, opened, slot, small_spec, steady
+from tests.runlog.world import World, begin_world, churned_world, copy_store, eventful_world
 
 
 @lru_cache(maxsize=2)
@@ -266,8 +272,48 @@ def test_a_resumption_that_nobody_ordered_is_named() -> None:
     store.delete(info.key)
     assert found_wrong(store).key == info.key
     w.pause_for_failures()
-    w.append(Resumed(Sha256(info.key[-69:-5])))  # the order for an earlier pause
-    assert found_wrong(w.store).key == info.key
+    assert w.state.paused is not None
+    earlier = replace(w.state, paused=replace(w.state.paused, seq=3))
+    order = w.order(resume_command(earlier, OWNER, 7))
+    w.append(Resumed(order))
+    assert found_wrong(w.store).key == keys.command_key("tiny", order)
+
+
+def test_every_branch_is_merged_again_and_every_order_is_proved() -> None:
+    w = begin_world(small_spec(momentum=0.9))
+    for _ in range(3):
+        w.run_round()
+    w.append(opened(w.state))
+    w.append(replace(aborted(w.state, ORDERED), command_sha256=w.order(abort_command(w.state, OWNER, 1))))
+    w.append(Paused(ORDERED, ("the owner orders it",), w.order(pause_command(w.state, OWNER, 1))))
+    w.roll_back(1)
+    w.append(Resumed(w.order(resume_command(w.state, OWNER, 1)), cold=True))
+    w.run_round()
+    w.run_round()
+    w.roll_back(3)
+    w.run_round()
+    report = verify_run(w.store, "tiny")
+    assert report.merges == 6
+    assert report.objects["command"] == 5
+    assert [node.parent for node in w.state.revisions.values()] == [None, 0, 1, 2, 1, 4, 3]
+    node = w.state.revisions[Revision(4)]
+    assert node.from_reset, "the outer state of the rollback's revision is not carried on"
+    lied = replace(node, from_reset=False)
+    base = rebuild(w.reader, w.state, Revision(1), ShardId(0))[0]
+    with pytest.raises(Rejected, match="merge_mismatch"):
+        remerge(w.reader, w.state, lied, base)
+    for revision in w.state.revisions:
+        built = materialise(w.reader, w.state, revision).shards[0]
+        assert weights_hash(built.weights) == w.state.revisions[revision].shards[0].weights_sha256
+
+
+def test_a_rollback_that_the_owner_did_not_order_is_named() -> None:
+    w = begin_world(small_spec())
+    w.run_round()
+    w.run_round()
+    order = w.order(rollback_command(w.state, OWNER, 1, Revision(1)))
+    w.append(RolledBack(Revision(0), order))
+    assert found_wrong(w.store).key == keys.command_key("tiny", order)
 
 
 def test_a_missing_lease_is_said() -> None:

@@ -11,7 +11,7 @@ from common import keys
 from common.clock import ManualClock
 from common.codec.container import encode, partition_hashes
 from common.codec.params import delta_params
-from common.identity import KeypairSigner
+from common.identity import KeypairSigner, SignedRecord
 from common.model.shards import plan_shards
 from common.model.snapshot import encode_snapshot
 from common.records import (
@@ -24,20 +24,29 @@ from common.records import (
     sign_receipt,
 )
 from common.reports import MemberReport, Report, sign_report
-from common.runlog.commands import put_command, resume_command
-from common.runlog.entries import EntryData, Paused, PlanMember, Resumed, RevisionCommitted, RoundFrozen, ShardState
+from common.runlog.commands import put_command, resume_command, rollback_command
+from common.runlog.entries import (
+    EntryData,
+    Paused,
+    PlanMember,
+    Resumed,
+    RevisionCommitted,
+    RolledBack,
+    RoundFrozen,
+    ShardState,
+)
 from common.runlog.genesis import create_run
 from common.runlog.lease import LeaseKeeper
 from common.runlog.materialise import pack
 from common.runlog.recompute import MergeResult, merge_round
-from common.runlog.remerge import ShardMemory, read_delta, read_plan, rebuild
+from common.runlog.remerge import ShardMemory, read_delta, read_plan, rebuild, start_outer
 from common.runlog.rules import MAX_FAILURES, plan_damping, plan_tokens
 from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.spec import RunSpec
 from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
-from common.units import Hotkey, Revision, RoundId, ShardId, Uid, sha256_hex
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, Uid, sha256_hex
 from tests.runlog.support import (
     ALICE,
     BOB,
@@ -140,6 +149,16 @@ class World:
             self.append(aborted(self.state, "loss_guard"))
         self.append(Paused("loss_guard", ("the held-out loss would have gone from 5.0 to 6.0",)))
 
+    def order(self, record: SignedRecord) -> Sha256:
+        """Lay one of the owner's commands into the bucket."""
+        return put_command(self.store, record)
+
+    def roll_back(self, revision: int) -> None:
+        """The owner orders it, and the leader obeys."""
+        target = Revision(revision)
+        self.append(RolledBack(target, self.order(rollback_command(self.state, OWNER, 1, target))))
+        self.memory = {s: rebuild(self.reader, self.state, target, s)[0] for s in self.memory}
+
     def run_round(self) -> None:
         """One round in which every miner is accepted on every shard."""
         self.append(opened(self.state))
@@ -200,7 +219,7 @@ class World:
             plan,
             lambda member: read_delta(self.reader, self.spec.run, member),
             memory.weights,
-            memory.outer,
+            start_outer(self.spec, memory.outer, self.state.resets_outer),
         )
         self.memory[shard] = ShardMemory(shard, result.new_weights, result.new_outer_state)
         self.store.put(keys.update_key(self.spec.run, plan.round, shard, result.update.sha256), result.update_bytes)

@@ -29,6 +29,7 @@ from common.spec import RunSpec
 from common.store.config import StorageConfig
 from common.store.reader import StoreReader
 from common.store.s3 import S3Store
+from common.store.seaweed import SeaweedServer
 from common.units import Hotkey, RoundId
 from common.wire import MinerStatus, Status
 from tests.support.faultproxy import FaultProxy
@@ -107,6 +108,8 @@ class Rig:
     storage: StorageConfig
     ports: dict[str, int]
     stack: ExitStack
+    server: SeaweedServer
+    """The storage that the run begins in."""
     parts: dict[str, Part] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
@@ -190,6 +193,10 @@ class Rig:
 
     def _names(self) -> dict[str, Hotkey]:
         return {wallet.name: wallet.hotkey_ss58 for wallet in self.wallets.miners}
+
+    def look_in(self, storage: StorageConfig) -> None:
+        """Read the log from another bucket, or with other keys, from now on."""
+        self._log = LogReader(StoreReader(S3Store(storage)), self.spec)
 
     def look(self) -> None:
         """Read what is new in log and status; AssertionError when a process died unasked or nothing moves."""

@@ -42,7 +42,7 @@ def running(folder: Path, make_spec: MakeSpec, miners: int) -> Iterator[Rig]:
     folder.mkdir(parents=True, exist_ok=True)
     isolate_sdk(folder / "cache")
     with ExitStack() as stack:
-        _, storage = stack.enter_context(running_server(folder / "storage"))
+        server, storage = stack.enter_context(running_server(folder / "storage"))
         (folder / "storage.json").write_bytes((folder / "storage" / "storage.json").read_bytes())
         wallets = make_wallets(folder / "wallets", miners)
         prepare(folder_corpus(TEXT), tokenizer_named("bytes"), folder / "data")
@@ -57,7 +57,7 @@ def running(folder: Path, make_spec: MakeSpec, miners: int) -> Iterator[Rig]:
             SdkChain(url, wallets.owner),
             lambda chain: publish(chain, netuid, owner.hotkey, location, lambda text: None),
         )
-        yield Rig(folder, spec, wallets, storage, ports, stack)
+        yield Rig(folder, spec, wallets, storage, ports, stack, server)
 
 
 def _start_chain(folder: Path, port: int, stack: ExitStack) -> str:

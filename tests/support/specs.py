@@ -13,6 +13,7 @@ from common.spec import (
     InnerSpec,
     ModelSpec,
     OuterSpec,
+    RestartSpec,
     RoundSpec,
     RunSpec,
     ScoringSpec,
@@ -89,5 +90,6 @@ def tiny_spec(**changes: Any) -> RunSpec:
             damping_at=0.5,
         ),
         scoring=ScoringSpec(assigned_sequences=4, unseen_sequences=4, average_rounds=4),
+        restart=RestartSpec(reset_outer=True, reset_inner=True, rewarm_steps=8, cold_after_s=60.0),
     )
     return dataclasses.replace(spec, **changes)

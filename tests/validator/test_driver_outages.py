@@ -18,10 +18,11 @@ from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.store.retry import NO_RETRIES
 from common.timeouts import LEASE_S
-from tests.support.specs import VALIDATOR
+from tests.support.specs import OWNER, VALIDATOR
 from tests.validator.world import WORK, Miner, World, drive, play, steps, turn
 from validator.process import Validator
 from validator.round.facts import Phase as RoundPhase
+from validator.run_leaders import change_leaders
 
 
 def test_while_the_storage_is_away_nothing_is_decided_and_no_time_passes(world: World) -> None:
@@ -380,3 +381,27 @@ def test_a_plan_that_the_rules_refuse_ends_the_round_and_moves_no_deadline(world
     asyncio.run(go())
     state = world.log()
     assert (state.rounds_aborted, state.rounds_committed) == (1, 1)
+
+
+def test_a_leader_that_its_owner_no_longer_names_steps_down_and_leads_again_once_it_is_named(dataset: Dataset) -> None:
+    other = KeypairSigner.from_uri("//Other")
+    world = World(dataset)
+
+    def name(signer: KeypairSigner) -> None:
+        change_leaders(world.store, world.log(), OWNER, [signer.hotkey], lambda _: None)
+
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=1)
+        await steps(world, validator, 4)
+        assert validator.board.leadership.leading
+        name(other)
+        await steps(world, validator, 12)
+        assert not validator.board.leadership.leading
+        assert "does not let this hotkey lead" in validator.board.waiting_for
+        name(VALIDATOR)
+        await drive(world, validator, 1)
+
+    asyncio.run(go())
+    state = world.log()
+    assert (state.head, state.term, state.voids) == (1, 2, ())

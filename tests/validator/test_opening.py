@@ -39,7 +39,7 @@ def test_three_failures_for_content_pause_the_run_with_evidence() -> None:
 
 
 def test_a_paused_run_waits_for_the_owners_order() -> None:
-    paused = run(paused=Pause(4, "loss_guard", ("why",)), failures=("loss_guard",) * MAX_FAILURES)
+    paused = run(paused=Pause(4, "loss_guard", ("why",), 0), failures=("loss_guard",) * MAX_FAILURES)
     found = next_opening(paused)
     assert found.do == "wait"
     assert "brigade run resume" in found.reason

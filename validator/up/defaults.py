@@ -27,6 +27,7 @@ from common.spec import (
     InnerSpec,
     ModelSpec,
     OuterSpec,
+    RestartSpec,
     RoundSpec,
     RunSpec,
     ScoringSpec,
@@ -43,6 +44,8 @@ of returning spot machines 5 to 11 times. What is above the clip factor is scale
 history explains."""
 PLANNED_ROUNDS = 12
 """Rounds over which the learning rate falls."""
+COLD_AFTER_S = 6 * 3600.0
+"""A longer pause is a cold start: a night, not a meeting."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ def make_spec(
                 damping_at=0.5,
             ),
             scoring=ScoringSpec(assigned_sequences=10, unseen_sequences=10, average_rounds=4),
+            restart=_restart(how, choices),
         )
     except ValueError as error:
         raise OperatorError(f"these settings make no run: {error}") from error
@@ -199,6 +203,16 @@ def _inner(how: PresetPolicy, choices: Choices) -> InnerSpec:
         min_lr_ratio=0.1,
         batch_size=how.batch_size,
         steps_schedule=schedule,
+    )
+
+
+def _restart(how: PresetPolicy, choices: Choices) -> RestartSpec:
+    """A rollback is ordered to be rid of a state that went bad: nothing of it is kept, and the rate rises slowly."""
+    return RestartSpec(
+        reset_outer=True,
+        reset_inner=True,
+        rewarm_steps=_steps_schedule(how, choices)[-1] // 2,
+        cold_after_s=COLD_AFTER_S,
     )
 
 

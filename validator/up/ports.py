@@ -21,7 +21,7 @@ FIRST, LAST = 30_001, 32_700
 
 def choose_ports(path: Path, servers: Mapping[str, str], rng: random.Random) -> dict[str, int]:
     """A free port for each of ``servers`` (name → IP): those in ``path`` where they are still free, else new ones."""
-    kept = _read(path)
+    kept = kept_ports(path)
     ports: dict[str, int] = {}
     for name, ip in servers.items():
         old = kept.get(name)
@@ -39,7 +39,8 @@ def _free(ip: str, taken: set[int], rng: random.Random) -> int:
     raise SetupError(f"no free port between {FIRST} and {LAST} on {ip}")
 
 
-def _read(path: Path) -> dict[str, int]:
+def kept_ports(path: Path) -> dict[str, int]:
+    """The ports chosen before; empty in a new folder. SetupError when the file is damaged."""
     if not path.exists():
         return {}
     try:
