@@ -28,6 +28,7 @@ from common.units import Hotkey, Revision, Sha256
 from validator import pausing
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
+from validator.following import Following
 from validator.restoring import known_seats, restore
 from validator.round import core
 from validator.round.facts import Action, Decision, Phase
@@ -38,6 +39,7 @@ from validator.scorer import Scorer
 from validator.submissions import Submissions
 
 HOLD = RetryPolicy()
+READ_ONLY = "this validator has no keys of the storage, so it never leads"
 RESTORE_TRIES = 8
 """Times in a row that a storage which answers has not given something: then a takeover goes on without it."""
 
@@ -45,10 +47,13 @@ RESTORE_TRIES = 8
 class Driver:
     """Drives the rounds of one run for one process."""
 
-    def __init__(self, board: Board, effects: Effects, scorer: Scorer, until_revision: Revision | None) -> None:
+    def __init__(
+        self, board: Board, effects: Effects, scorer: Scorer, following: Following, until_revision: Revision | None
+    ) -> None:
         self._board = board
         self._effects = effects
         self._scorer = scorer
+        self._following = following
         self._until = until_revision
         self._taken_over = False
         self._before: Submissions | None = None
@@ -71,6 +76,7 @@ class Driver:
                 await asyncio.sleep(await self.step())
         finally:
             keeping.cancel()
+            self._following.stop()
 
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
@@ -110,6 +116,10 @@ class Driver:
             self._release()
         if not board.leadership.check():
             return await self._follow()
+        await self._following.look(0.0)  # what was committed just before the takeover
+        if refusal := self._following.refusal():
+            board.leadership.resign(refusal)
+            return 0.0
         if not self._taken_over:
             await self._take_over()
         if board.round is None:
@@ -120,10 +130,15 @@ class Driver:
         board = self._board
         self._taken_over = False
         board.round = None
-        if await board.leadership.try_lead():
+        refusal = READ_ONLY if board.read_only else self._following.refusal()
+        if refusal:
+            await board.journal.catch_up()
+        elif await board.leadership.try_lead():
             return 0.0
-        self._say(f"following: {board.leadership.reason}")
-        return timeouts.FOLLOWER_LOOK_S
+        more = await self._following.look(timeouts.FOLLOWER_LOOK_S)
+        why = self._following.refusal() or refusal or board.leadership.reason
+        self._say(f"following, {self._following.progress()}: {why}")
+        return 0.0 if more else timeouts.FOLLOWER_LOOK_S
 
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""
@@ -140,7 +155,8 @@ class Driver:
         """Score the committed rounds whose reports are missing, oldest first."""
         board, run = self._board, self._board.journal.state
         for missing in await in_thread(lambda: unreported(run, board.reader, board.standing.reported_round)):
-            self._scorer.add(missing)
+            if missing.run.head not in self._following.wrong:
+                self._scorer.add(missing)
 
     def _expected(self) -> set[Hotkey]:
         """Who may be at work: who was in the last report, or before the first one every seat but the validators'."""

@@ -114,6 +114,11 @@ class Leadership:
                 self._step_down(reason)
             self._keeper.abandon()
 
+    def resign(self, reason: str) -> None:
+        """Lead no more; the lease expires by itself."""
+        if self.leading:
+            self._step_down(reason)
+
     def _step_down(self, reason: str) -> None:
         logger.warning("no longer leading: {}", reason)
         self.reason = reason

@@ -33,6 +33,7 @@ from validator.board import Board
 from validator.bodies import RememberingReader
 from validator.driver import Driver
 from validator.effects import Effects
+from validator.following import Following
 from validator.heads import Heads
 from validator.headsonchain import HeadGuard, HeadsOnChain
 from validator.intake import Intake
@@ -100,8 +101,9 @@ def assemble(parts: Parts) -> Validator:
     scorer = Scorer(board, heads, parts.evaluator)
     scorer.adopt()
     intake = Intake(board, uploads)
-    service = ValidatorService(board, intake, parts.version)
-    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
+    following = Following(board, heads, scorer)
+    service = ValidatorService(board, intake, parts.version, following.told)
+    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
     on_chain = HeadsOnChain(

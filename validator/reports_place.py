@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -69,7 +69,7 @@ class FolderReports:
                 names = tuple(self._names)
             yield from (ObjectInfo(prefix + name, 0, "", 0.0) for name in names)
 
-    def index(self) -> list[str]:
+    def index(self) -> Sequence[str]:
         """The newest names, the newest first."""
         with self._lock:
             return self._names[: -MAX_INDEX - 1 : -1]
@@ -97,20 +97,15 @@ class FolderReports:
 
     def _is_name(self, name: str) -> bool:
         parts = keys.parse_key(self._run, self._prefix + name)
-        return parts is not None and parts.kind in keys.REPORT_KINDS
+        return parts is not None and parts.kind == "report"
 
 
 def _age(name: str) -> tuple[int, str]:
     """Reports by round; of one round by name."""
-    return int(name.removeprefix("audit-").partition("-")[0]), name
+    return int(name.partition("-")[0]), name
 
 
 def api_address(ip: str, port: int) -> str:
     """Where a validator without write access serves its reports: what its commitment on chain names."""
     host = f"[{ip}]" if ":" in ip else ip
     return f"http://{host}:{port}{REPORTS_PATH}"
-
-
-def bucket_address(base_url: str, run: str, hotkey: Hotkey) -> str:
-    """Where the reports of a validator with write access lie; ``base_url`` is that of the run's keys."""
-    return f"{base_url}/{keys.reports_prefix(run, hotkey).rstrip('/')}"

@@ -172,11 +172,11 @@ def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) ->
     """
     nodes = [node for node in run.lineage(run.head) if node.round is not None]
     missing = [node for node in nodes if reported is None or (node.round is not None and node.round > reported)]
-    found = (_committed(run, reader, node) for node in missing[-MOST_MADE_UP:])
+    found = (finished_as_committed(run, reader, node) for node in missing[-MOST_MADE_UP:])
     return [finished for finished in found if finished is not None]
 
 
-def _committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
+def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
     """A committed round, with the log as if its revision were the head still; None when its plan can't be read."""
     assert node.round is not None
     assert node.parent is not None
