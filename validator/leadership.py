@@ -48,6 +48,11 @@ class Leadership:
         """Nonce of this process."""
         return self._keeper.instance
 
+    @property
+    def lease_since_s(self) -> float | None:
+        """When the lease was first seen as it is now, on our clock; None before the first look."""
+        return self._keeper.seen_since_s
+
     def sure(self) -> bool:
         """Whether nobody can have taken the lead unseen: the lease was written less than its time ago."""
         return self.leading and self._keeper.sure()
@@ -57,11 +62,11 @@ class Leadership:
         async with self._busy:
             state = await self._journal.catch_up()
             if not self._journal.may_lead():
-                self.reason = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
-                return False
-            why = await self._refusal() if self._refusal else ""
+                why = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
+            else:
+                why = await self._refusal() if self._refusal else ""
             if why:
-                self.reason = why
+                await self._watch(why)
                 return False
             term = state.term + 1
             decision = await in_thread(lambda: self._keeper.acquire(term))
@@ -71,6 +76,17 @@ class Leadership:
             self._renewed_s = self._clock.monotonic_s()
             self.leading = await self._begin(term)
             return self.leading
+
+    async def stand_by(self, reason: str) -> None:
+        """Look at log and lease without trying for the lead, for this reason. ``Retryable`` when the store is away."""
+        async with self._busy:
+            await self._journal.catch_up()
+            await self._watch(reason)
+
+    async def _watch(self, reason: str) -> None:
+        """Who does not try still sees whether somebody leads: a lease that nobody looks at seems dead."""
+        await in_thread(self._keeper.watch)
+        self.reason = reason
 
     async def _begin(self, term: int) -> bool:
         try:

@@ -161,6 +161,27 @@ def test_a_leader_that_merges_wrongly_is_named_and_nobody_leads_on_from_it(
     asyncio.run(go())
 
 
+def test_who_does_not_lead_sees_a_living_lease_and_does_not_say_that_nobody_leads(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    world = World(dataset)
+
+    async def go() -> None:
+        await world.begin()
+        leader, watching = world.validator(), follower(world, tmp_path)
+        seen = []
+        for _ in range(12):
+            await leader.driver.step()
+            await leader.board.leadership.renew()
+            await watching.driver.step()
+            seen.append(watching.board.leadership.lease_since_s or 0.0)
+            world.clock.advance(5.0)
+        assert seen == sorted(seen)
+        assert seen[-1] > world.clock.monotonic_s() - 10.0
+
+    asyncio.run(go())
+
+
 def test_what_a_validator_led_itself_is_not_merged_again(dataset: Dataset) -> None:
     world = World(dataset)
 
