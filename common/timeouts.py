@@ -95,6 +95,16 @@ REQUEST_HEAD_S = 10.0
 """A validator closes a connection whose request's head is not complete so long after it began."""
 KEEP_ALIVE_S = 75
 """A validator closes a connection on which nothing was asked for so long."""
+WATCH_LOOK_S = 1.0
+"""Pause between two looks of a watchdog."""
+STILL_S = 2 * BULK_STALL_S
+"""A transfer of which no byte has moved for so long stands still: it was broken off and begun anew, to no avail."""
+AWAY_TOLD_S = BULK_STALL_S
+"""Trouble with storage or log that passes sooner is not worth a word to anybody but the log."""
+STEPS_STILL = 20
+"""Median inner steps without a finished one after which the training stands still."""
+FIRST_STEP_S = 4 * CHAIN_CALL_S
+"""The same before the first step, which compiles kernels and reads the data for the first time."""
 
 
 def check() -> None:
@@ -115,6 +125,9 @@ def check() -> None:
         "a status must be newer than the look before": STATUS_CACHE_S < STATUS_EVERY_S,
         "no regular pause may look like sleep": max(pauses) < ASLEEP_S,
         "a caller's slow connection must not cost its request": CONNECT_S < REQUEST_HEAD_S < KEEP_ALIVE_S,
+        "a look of the watchdog must not look like sleep": WATCH_LOOK_S < ASLEEP_S,
+        "a retry must have had its chance before a transfer stands still": BULK_STALL_S + RETRY_MOST_S < STILL_S,
+        "a takeover must have had its chance before trouble is told": LEASE_RENEW_S < AWAY_TOLD_S <= STILL_S,
         "a probe's URL must outlive a clock that is off": MAX_CLOCK_SKEW_S < PROBE_URL_LIFE_S,
     }
     for broken in (rule for rule, holds in rules.items() if not holds):

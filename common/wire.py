@@ -21,6 +21,7 @@ MAX_REPLY_BYTES = 1 << 20
 MAX_PARTS_A_REPLY = 128
 """Of at most 4 KiB of URL each, so that they fit."""
 
+MAX_STALLS = 16
 MAX_TOTAL_TOKENS = 2**48
 MAX_TOTAL_S = 1e9  # thirty years
 
@@ -124,6 +125,8 @@ class HeartbeatReply(Message):
     delivered: bool
     """Whether this miner's submission for the round has been checked."""
     score: Quantity | None
+    stall: Text = ""
+    """Why the run stands still, so that nobody new should begin; empty while newcomers are of use."""
 
 
 class SubmissionRequest(Message):
@@ -218,6 +221,16 @@ class MinerStatus(Message):
     note: Text
 
 
+class StallView(Message):
+    """Something that makes no progress, as the validator's watchdog sees it."""
+
+    code: Annotated[str, Field(max_length=64)]
+    since_s: Quantity
+    """So long it has stood still."""
+    text: Annotated[str, Field(max_length=1000)]
+    """What stands still, why, what it waits for, what an operator can do."""
+
+
 class Status(Message):
     """GET /v1/status, open to everybody: what `brigade status` and the live table show."""
 
@@ -247,6 +260,8 @@ class Status(Message):
     weights_round: Count | None
     """Newest reported round whose scores are in the weights on chain."""
     miners: Annotated[list[MinerStatus], Field(max_length=256)]
+    stalls: Annotated[list[StallView], Field(max_length=MAX_STALLS)] = []
+    """What stands still, the most important first; empty while all goes on."""
 
 
 M = TypeVar("M", bound=Message)

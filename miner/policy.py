@@ -118,6 +118,8 @@ class Facts:
     """The process is about to end."""
     hurry: bool
     """It is time to leave."""
+    stalled: str = ""
+    """Why the run stands still, by log or leader: who has not begun yet waits until that is over."""
 
 
 def decide(facts: Facts, times: Deadlines, overlap: bool) -> tuple[Move, str]:
@@ -130,6 +132,8 @@ def decide(facts: Facts, times: Deadlines, overlap: bool) -> tuple[Move, str]:
 
 
 def _prepare(facts: Facts) -> tuple[Move, str] | None:
+    if _held_back(facts):
+        return None
     if not facts.ready and not facts.fetching:
         return Move.FETCH, "fetching the dataset"
     if facts.held != facts.head and not facts.syncing:
@@ -150,6 +154,8 @@ def _account(facts: Facts) -> tuple[Move, str] | None:
 
 def _begin(facts: Facts) -> tuple[Move, str] | None:
     if not facts.ready or facts.held != facts.head or facts.open_base != facts.head:
+        return None
+    if _held_back(facts):
         return None
     if facts.behind:
         return Move.REST, "the log has news; reading it before joining a round"
@@ -224,7 +230,14 @@ def _go_on(facts: Facts, overlap: bool) -> tuple[Move, str]:
     return Move.TRAIN, _what_for(facts)
 
 
+def _held_back(facts: Facts) -> bool:
+    """Whether nothing is fetched or begun, since nobody new is of use to the run; a miner at work goes on."""
+    return facts.base is None and bool(facts.stalled)
+
+
 def _why_not_begun(facts: Facts) -> str:
+    if facts.stalled:
+        return f"waiting to begin, since the run stands still: {facts.stalled}"
     if not facts.ready:
         return "fetching the dataset"
     if facts.held != facts.head:

@@ -58,6 +58,7 @@ def survey(session: Session) -> Facts:
         left_s=_left_s(session),
         draining=session.draining,
         hurry=session.hurried,
+        stalled=_stalled(session),
     )
 
 
@@ -89,6 +90,14 @@ def _order(session: Session) -> Order | None:
     """The leader's word, if it is about the round that the log has open."""
     opened, told = session.view.state.open_round, session.reply.round if session.reply else None
     return told.instruction if opened and told and told.round == opened.round else None
+
+
+def _stalled(session: Session) -> str:
+    """Why nobody new should begin: the log's pause, or what the leader last said."""
+    paused = session.view.state.paused
+    if paused is not None:
+        return f"it is paused ({paused.code})"
+    return session.reply.stall if session.reply else ""
 
 
 def _freeze_in_s(session: Session, now_s: float) -> float | None:

@@ -16,12 +16,15 @@ from common.spec import RunSpec
 from common.store.port import ObjectStore
 from common.units import RoundId, Sha256, ShardId
 from validator.bodies import RememberingReader
+from validator.diary import Diary
 from validator.journal import Journal
 from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
+from validator.reads import WatchedReader
 from validator.rounds import Round
 from validator.scoring.policy import Seat
+from validator.watchdog.facts import Stall
 
 
 def asked_wait_s(fault: BrigadeError) -> float | None:
@@ -59,9 +62,13 @@ class Board:
     leadership: Leadership
     members: Members
     membership: Membership
+    reads: WatchedReader
     standing: Standing = field(default_factory=Standing)
     round: Round | None = None
     waiting_for: str = "starting"
+    diary: Diary = field(default_factory=Diary)
+    stalls: tuple[Stall, ...] = ()
+    """What stands still, by the watchdog's last look."""
 
     def now_s(self) -> float:
         return self.clock.monotonic_s()

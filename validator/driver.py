@@ -78,7 +78,9 @@ class Driver:
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
         self._notice_sleep()
+        self._board.diary.at("looking at log and lease", self._board.now_s())
         wait_s = await self._try_step()
+        self._board.diary.done()
         self._stepped_s, self._chosen_wait_s = self._board.now_s(), wait_s
         return wait_s
 
@@ -100,8 +102,10 @@ class Driver:
             # outage: deadlines stand, so a round that can't go on ends.
             if self._board.leadership.check():
                 logger.error("the log refuses our entry: {}", refusal)
+            self._board.diary.trouble("refused", str(refusal), self._began_s)
             return self._back_off(refusal)
         self._release()
+        self._board.diary.well()
         self._failures = self._not_given = 0
         return wait_s
 
@@ -132,6 +136,7 @@ class Driver:
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""
         board = self._board
+        board.diary.at("taking over: seats, and what rounds before left", board.now_s())
         await board.membership.refresh_if_stale()
         if board.membership.metagraph is None:
             raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
@@ -248,6 +253,8 @@ class Driver:
             await board.leadership.renew()
             return timeouts.LEADER_LOOK_S
         board.waiting_for = told
+        merging = decision.action in (Action.JUDGE, Action.REDUCE)
+        board.diary.at(told, now_s, merging)
         await self._act(decision)
         return 0.0
 
@@ -285,6 +292,7 @@ class Driver:
         elif decision.action is Action.ABORT:
             entry = RoundAborted(round_id, base, decision.state.code, pausing.bounded(decision.state.evidence))
             await self._append(entry, f"round {round_id} aborted: {decision.reason}; {_kept(current, entry.code)}")
+            self._board.diary.abort(entry.code, base, self._board.now_s())
         elif decision.action is Action.END:
             await self._end(current)
 
@@ -349,6 +357,7 @@ class Driver:
         else:
             self._not_given = 0
             self._away_since_s = self._began_s if self._away_since_s is None else self._away_since_s
+        self._board.diary.trouble("object" if self._answered else "storage", str(fault), self._began_s)
         return self._back_off(fault)
 
     def _back_off(self, fault: BrigadeError) -> float:

@@ -48,6 +48,11 @@ class Leadership:
         """Nonce of this process."""
         return self._keeper.instance
 
+    @property
+    def lease_since_s(self) -> float | None:
+        """When the lease was first seen as it is now, on our clock; None before the first look."""
+        return self._keeper.seen_since_s
+
     def sure(self) -> bool:
         """Whether nobody can have taken the lead unseen: the lease was written less than its time ago."""
         return self.leading and self._keeper.sure()

@@ -18,6 +18,7 @@ from common.clock import Clock
 from common.errors import RemoteError, Retryable
 from common.timeouts import CONNECT_S, METAGRAPH_REFRESH_S
 from common.units import Coldkey, Hotkey, Uid
+from validator.watchdog.facts import Fault
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,18 @@ class Membership:
         self._pins: dict[Hotkey, Seat] = {}
         self._refreshing = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
+        self._failed: Fault | None = None
+        self._failures = 0
 
     @property
     def metagraph(self) -> Metagraph | None:
         """As last read."""
         return self._metagraph
+
+    @property
+    def trouble(self) -> Fault | None:
+        """Why the chain can't be read, and since when; None unless it failed several times in a row."""
+        return self._failed if self._failures > 1 else None
 
     def known(self, hotkey: Hotkey) -> Seat | None:
         """The seat by what is known already: pinned, or in the last metagraph."""
@@ -104,6 +112,8 @@ class Membership:
             try:
                 # The port has its own timeout and drops the dead connection with it: none of ours may come first.
                 self._metagraph = await self._chain.metagraph(self._netuid)
-                self._read_s = now_s
+                self._read_s, self._failed, self._failures = now_s, None, 0
             except RemoteError as error:
+                self._failed = Fault("chain", str(error), self._failed.since_s if self._failed else now_s)
+                self._failures += 1
                 logger.warning("the metagraph can't be read: {}", error)

@@ -41,11 +41,13 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.reads import WatchedReader
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
 from validator.storagekeys import Moving, StorageKeys, moved_away
 from validator.uploads import Uploads
+from validator.watchdog.task import Watchdog
 
 INSTANCE_BYTES = 16
 
@@ -79,6 +81,7 @@ class Validator:
     driver: Driver
     scorer: Scorer
     payments: Payments
+    watchdog: Watchdog
     guard: HeadGuard
     heads_on_chain: HeadsOnChain
     storage_keys: StorageKeys | None
@@ -101,6 +104,7 @@ def assemble(parts: Parts) -> Validator:
     driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
+    watchdog = Watchdog(board, parts.until_revision)
     on_chain = HeadsOnChain(
         parts.chain, parts.spec.netuid, board.journal, guard, parts.signer.hotkey, parts.reports_address
     )
@@ -110,6 +114,7 @@ def assemble(parts: Parts) -> Validator:
         driver=driver,
         scorer=scorer,
         payments=payments,
+        watchdog=watchdog,
         guard=guard,
         heads_on_chain=on_chain,
         storage_keys=_storage_keys(parts, board),
@@ -137,13 +142,15 @@ def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
         parts.store, spec, signer, clock, instance, patience=patience, allowed=lambda: journal.state.validators
     )
     guard = HeadGuard(parts.chain, spec.netuid, journal)
+    watched = WatchedReader(reader, clock.monotonic_s)
     board = Board(
         spec=spec,
         spec_sha256=spec_hash(spec),
         signer=signer,
         clock=clock,
         store=parts.store,
-        reader=RememberingReader(reader),
+        reader=RememberingReader(watched),
+        reads=watched,
         journal=journal,
         leadership=Leadership(keeper, journal, clock, guard.refusal),
         members=Members(spec.round.member_timeout_s, spec.round.overlap),
@@ -170,3 +177,4 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
             group.create_task(validator.storage_keys.run(), name="storage keys")
         group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")
+        group.create_task(validator.watchdog.run(), name="watchdog")

@@ -11,6 +11,7 @@ from typing import Literal
 from common import timeouts
 from common.units import Hotkey, RoundId
 from common.wire import (
+    MAX_STALLS,
     CompleteReply,
     CompleteRequest,
     Health,
@@ -19,6 +20,7 @@ from common.wire import (
     MinerStatus,
     Phase,
     RoundView,
+    StallView,
     Status,
     SubmissionReply,
     SubmissionRequest,
@@ -32,6 +34,7 @@ from validator.round import core, deadlines
 from validator.round.facts import Phase as RoundPhase
 from validator.round.facts import RoundFacts
 from validator.rounds import Round, facts_of
+from validator.watchdog.facts import Stall
 
 MAX_MINERS = 256
 Instruction = Literal["train", "submit", "wait"]
@@ -76,6 +79,7 @@ class ValidatorService:
             round=self._view(current, caller.hotkey) if current else None,
             delivered=current is not None and current.submissions.delivered(caller.hotkey),
             score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
+            stall=next((stall.text[:300] for stall in board.stalls if stall.holds), ""),
         )
 
     async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply:
@@ -117,6 +121,7 @@ class ValidatorService:
             weights_set_block=standing.weights_set_block,
             weights_round=standing.weights_round,
             miners=self._miners(current),
+            stalls=[_stall(stall) for stall in board.stalls[:MAX_STALLS]],
         )
 
     def _view(self, current: Round, hotkey: Hotkey | None) -> RoundView:
@@ -168,6 +173,10 @@ class ValidatorService:
             silent_s=max(0.0, board.now_s() - member.heard_s),
             note=beat.note,
         )
+
+
+def _stall(stall: Stall) -> StallView:
+    return StallView(code=stall.code, since_s=max(0.0, stall.for_s), text=stall.text[:1000])
 
 
 def instruction(current: Round, member: Member | None) -> Instruction:

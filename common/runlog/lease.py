@@ -160,6 +160,11 @@ class LeaseKeeper:
         """The lease as last seen in the store: where followers learn who tries to lead."""
         return self._seen
 
+    @property
+    def seen_since_s(self) -> float | None:
+        """When this process first saw the lease as it last saw it; None before the first look."""
+        return None if self._sight is None else self._sight.since_s
+
     def sure(self) -> bool:
         """Whether the last write was confirmed less than T ago, so that no watcher can have seen it expire."""
         return self._held is not None and self._clock.monotonic_s() - self._confirmed_s < self._lease_s

@@ -37,7 +37,7 @@ def spec_for(members: int) -> MakeSpec:
             run="faults",
             netuid=netuid,
             owner=wallets.owner.hotkey_ss58,
-            validators=(wallets.validator.hotkey_ss58,),
+            validators=tuple(wallet.hotkey_ss58 for wallet in wallets.validators),
             model=dataclasses.replace(base.model, hidden_size=32, ffn_size=64, max_seq_len=SEQ_LEN),
             data=dataclasses.replace(base.data, dataset=dataset, tokenizer=tokenizer, seq_len=SEQ_LEN),
             inner=dataclasses.replace(base.inner, batch_size=BATCH, steps_schedule=(STEPS,), decay_steps=3000),

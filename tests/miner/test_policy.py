@@ -230,3 +230,16 @@ def test_a_notice_that_is_none_is_refused(notice_s: float) -> None:
 
 def test_the_notice_of_brigade_up_is_long_enough() -> None:
     Deadlines.of(tiny_spec(), timeouts.ROLE_STOP_S)
+
+
+@pytest.mark.parametrize("lacking", [{"ready": False}, {"held": None}, {}])
+def test_who_has_not_begun_waits_while_the_run_stands_still(lacking: dict[str, None]) -> None:
+    facts = replace(READY, stalled="the storage does not answer", **lacking)  # type: ignore[arg-type]  # by name
+    move, reason = decide(facts, TIMES, overlap=True)
+    assert move in (Move.REST, Move.SETTLE)
+    assert move is Move.SETTLE or "the storage does not answer" in reason
+    assert decide(replace(facts, stalled=""), TIMES, overlap=True)[0] in (Move.FETCH, Move.SYNC, Move.BEGIN)
+
+
+def test_a_miner_at_work_goes_on_while_the_run_stands_still() -> None:
+    assert decide(replace(WORKING, stalled="paused"), TIMES, overlap=True)[0] is Move.TRAIN

@@ -55,14 +55,25 @@ class Line:
 
     link: Link
     storage: FaultProxy
-    validator: FaultProxy
+    validators: dict[str, FaultProxy]
+    """By wallet name."""
+
+    @property
+    def validator(self) -> FaultProxy:
+        """To the first validator."""
+        return self.validators["validator"]
 
     def cut(self, on: bool = True) -> None:
         """Take the machine off the network, or bring it back."""
-        for proxy in (self.storage, self.validator):
+        for proxy in (self.storage, *self.validators.values()):
             proxy.refuse(on)
             if on:
                 proxy.cut_all()
+
+    def swallow(self, on: bool = True) -> None:
+        """Let all that comes vanish without an answer, or no longer."""
+        for proxy in (self.storage, *self.validators.values()):
+            proxy.black_hole = on
 
 
 @dataclass
@@ -121,17 +132,19 @@ class Rig:
 
     # Starting processes.
 
-    def start_validator(self, *flags: str) -> None:
-        """The validator, on a line of its own to the storage."""
+    def start_validator(self, *flags: str, name: str = "validator") -> Part:
+        """A validator, on a line of its own to the storage; all but the first log into a folder of their own."""
+        apart = () if name == "validator" else ("--log-dir", str(self.logs / name))
         words: tuple[str, ...] = (
+            *apart,
             "validator",
             "start",
-            *self._identity("validator"),
+            *self._identity(name),
             "--storage",
             str(self.folder / "storage.json"),
         )
-        words += ("--host", SERVED_IP, "--port", str(self.ports["validator"]), "--threads", "1")
-        self._start("validator", (*words, *flags))
+        words += ("--host", SERVED_IP, "--port", str(self.ports[name]), "--threads", "1")
+        return self._start(name, (*words, *flags))
 
     def start_miner(self, name: str, *flags: str, wrong: Sequence[str] = ()) -> Part:
         """A miner; ``wrong`` are words for ``misfit``. Started again it goes on from its disk, on the same line."""
@@ -145,12 +158,12 @@ class Rig:
 
     def _start(self, name: str, words: Sequence[str], wrong: Sequence[str] = ()) -> Part:
         line = self.lines.get(name) or self._line(name)
-        targets = (self.storage.endpoint, f"http://{SERVED_IP}:{self.ports['validator']}")
+        targets = (self.storage.endpoint, *(f"http://{SERVED_IP}:{self.ports[one]}" for one in line.validators))
         detours = [
             f"--via={urlsplit(known).netloc}={urlsplit(proxy.endpoint).netloc}"
-            for known, proxy in zip(targets, (line.storage, line.validator), strict=True)
+            for known, proxy in zip(targets, (line.storage, *line.validators.values()), strict=True)
         ]
-        detours = detours[:1] if name == "validator" else detours
+        detours = detours[:1] if name in line.validators else detours
         command = (sys.executable, "-m", "tests.support.misfit", *detours, *wrong, "--", *words)
         part = self.parts[name] = Part(name, self._spawn(name, command))
         self._moved_s = time.monotonic()
@@ -159,8 +172,11 @@ class Rig:
     def _line(self, name: str) -> Line:
         link = Link()
         storage = self.stack.enter_context(FaultProxy(self.storage.endpoint, link=link))
-        validator = self.stack.enter_context(FaultProxy(f"{SERVED_IP}:{self.ports['validator']}", link=link))
-        line = self.lines[name] = Line(link, storage, validator)
+        validators = {
+            wallet.name: self.stack.enter_context(FaultProxy(f"{SERVED_IP}:{self.ports[wallet.name]}", link=link))
+            for wallet in self.wallets.validators
+        }
+        line = self.lines[name] = Line(link, storage, validators)
         return line
 
     def _spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -200,7 +216,7 @@ class Rig:
 
     def look(self) -> None:
         """Read what is new in log and status; AssertionError when a process died unasked or nothing moves."""
-        self._read_log()
+        self.read_log()
         self.status = fetch_status(self._client, f"http://{SERVED_IP}:{self.ports['validator']}") or self.status
         for part in self.parts.values():
             code = part.ended()
@@ -236,6 +252,11 @@ class Rig:
         return "\n".join(lines)
 
     @property
+    def state(self) -> RunState | None:
+        """The run by its log; None before the first look."""
+        return self._state
+
+    @property
     def head(self) -> int:
         """The head revision, by the log."""
         return 0 if self._state is None else self._state.head
@@ -258,10 +279,11 @@ class Rig:
         """End every process but storage and chain, look a last time, and `brigade run verify` against the bucket."""
         for part in self.parts.values():
             part.kill()
-        self._read_log()
+        self.read_log()
         return brigade("run", "verify", "--dir", str(self.folder), "--run", self.spec.run)
 
-    def _read_log(self) -> None:
+    def read_log(self) -> None:
+        """Read what is new in the log, if the storage answers."""
         try:
             for step in self._log.steps(self._state):
                 self._state = step.state

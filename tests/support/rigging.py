@@ -37,16 +37,17 @@ MakeSpec = Callable[[int, Wallets, Path], RunSpec]
 
 
 @contextmanager
-def running(folder: Path, make_spec: MakeSpec, miners: int) -> Iterator[Rig]:
+def running(folder: Path, make_spec: MakeSpec, miners: int, validators: int = 1) -> Iterator[Rig]:
     """Storage, chain, subnet and run; validator and miners are the caller's to start. Leaves no process behind."""
     folder.mkdir(parents=True, exist_ok=True)
     isolate_sdk(folder / "cache")
     with ExitStack() as stack:
         server, storage = stack.enter_context(running_server(folder / "storage"))
         (folder / "storage.json").write_bytes((folder / "storage" / "storage.json").read_bytes())
-        wallets = make_wallets(folder / "wallets", miners)
+        wallets = make_wallets(folder / "wallets", miners, validators)
         prepare(folder_corpus(TEXT), tokenizer_named("bytes"), folder / "data")
-        ports = choose_ports(folder / "ports.json", {"chain": "127.0.0.1", "validator": SERVED_IP}, random.Random())
+        servers = {"chain": "127.0.0.1", **{wallet.name: SERVED_IP for wallet in wallets.validators}}
+        ports = choose_ports(folder / "ports.json", servers, random.Random())
         url = _start_chain(folder, ports["chain"], stack)
         netuid = asyncio.run(bootstrap(lambda wallet: SdkChain(url, wallet), wallets, lambda text: None))
         spec = make_spec(netuid, wallets, folder / "data")

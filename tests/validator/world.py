@@ -49,6 +49,7 @@ from common.wire import (
     Phase,
     SubmissionReply,
     SubmissionRequest,
+    UploadProgress,
     UploadTarget,
 )
 from tests.support.memchain import MemoryWallet, MemoryWorld
@@ -190,6 +191,8 @@ class Miner:
     twist: Callable[[F32], F32] = honest
     """What it makes of its deltas before it sends them."""
     silent: bool = False
+    upload: UploadProgress | None = None
+    """What it says to be sending."""
 
     @property
     def caller(self) -> Caller:
@@ -217,7 +220,7 @@ class Miner:
             tokens_per_s=100.0,
             loss=None,
             counters=Counters(tokens=self.total, training_s=self.total / 100.0, online_s=float(self.seq)),
-            upload=None,
+            upload=self.upload,
             note="",
         )
         reply = validator.service.heartbeat(self.caller, beat)

@@ -39,18 +39,26 @@ class Wallets:
     owner: Wallet
     validator: Wallet
     miners: tuple[Wallet, ...]
+    standbys: tuple[Wallet, ...] = ()
+    """Further validators, that take over when the first one is gone."""
+
+    @property
+    def validators(self) -> tuple[Wallet, ...]:
+        """All that may lead."""
+        return (self.validator, *self.standbys)
 
     def names(self) -> dict[Hotkey, str]:
         """Hotkey → wallet name of each miner."""
         return {wallet.hotkey_ss58: wallet.name for wallet in self.miners}
 
 
-def make_wallets(path: Path, miners: int) -> Wallets:
-    """Open or make the wallets: owner, validator, miner-1 … miner-N, each with the hotkey ``default``."""
+def make_wallets(path: Path, miners: int, validators: int = 1) -> Wallets:
+    """Open or make the wallets: owner, validator, validator-2 …, miner-1 …, each with the hotkey ``default``."""
     return Wallets(
         ensure_wallet(path, "owner"),
         ensure_wallet(path, "validator"),
         tuple(ensure_wallet(path, f"miner-{number}") for number in range(1, miners + 1)),
+        tuple(ensure_wallet(path, f"validator-{number}") for number in range(2, validators + 1)),
     )
 
 
@@ -65,8 +73,9 @@ async def bootstrap(connect: Connect, wallets: Wallets, say: Say) -> int:
             netuid = await owner.register_subnet()
             say(f"subnet {netuid} created")
         await _configure(alice, owner, netuid)
-        await _register(connect, netuid, [wallets.validator, *wallets.miners], say)
-        await _stake(connect, netuid, wallets.validator, say)
+        await _register(connect, netuid, [*wallets.validators, *wallets.miners], say)
+        for validator in wallets.validators:
+            await _stake(connect, netuid, validator, say)
         return netuid
     finally:
         await alice.close()
@@ -74,7 +83,7 @@ async def bootstrap(connect: Connect, wallets: Wallets, say: Say) -> int:
 
 
 async def _fund(alice: ChainPort, wallets: Wallets, say: Say) -> None:
-    wanted = [(wallets.owner, OWNER_TAO), (wallets.validator, VALIDATOR_TAO)]
+    wanted = [(wallets.owner, OWNER_TAO), *((one, VALIDATOR_TAO) for one in wallets.validators)]
     wanted += [(wallet, MINER_TAO) for wallet in wallets.miners]
     for wallet, amount_tao in wanted:
         if await alice.balance_rao(wallet.coldkey_ss58) == 0:

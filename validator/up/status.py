@@ -16,7 +16,7 @@ from common.wire import Status
 from validator.up.client import fetch_status, status_client
 from validator.up.folder import Folder, load_begun
 from validator.up.plan import SERVED_IP
-from validator.up.table import by_uid, headline, miner_line, status_table, waiting_lines
+from validator.up.table import by_uid, headline, miner_line, stall_lines, status_table, waiting_lines
 
 app = typer.Typer(help="How a run is going.", rich_markup_mode=None)
 
@@ -50,6 +50,8 @@ def _show(found: Status, names: dict[Hotkey, str], json_lines: bool) -> None:
         return
     console = Console()
     print(headline(found))
+    for line in stall_lines(found, names):
+        print(line)
     if console.is_terminal:
         console.print(status_table(found, names))
     else:

@@ -82,6 +82,21 @@ def waiting_lines(status: Status) -> list[str]:
     return [printable(text) for text in (status.waiting_for, status.paused) if text]
 
 
+def stall_lines(status: Status, names: Names) -> list[str]:
+    """What stands still and since when, with the miners' names; empty while all goes on."""
+    return [
+        f"STALLED for {format_duration(stall.since_s)} ({stall.code}): {_by_name(printable(stall.text), names)}"
+        for stall in status.stalls
+    ]
+
+
+def _by_name(text: str, names: Names) -> str:
+    """A sentence with miners called as the table calls them."""
+    for hotkey, name in names.items():
+        text = text.replace(hotkey[:8], name)
+    return text
+
+
 def upload_cell(miner: MinerStatus) -> str:
     """``42% of 119.3 KiB, 1.2 Mbit/s``; ``delivered`` once it is checked; empty before."""
     if miner.delivered:
@@ -157,7 +172,9 @@ class LiveTable:
 
     def status(self, status: Status) -> None:
         told = Text("\n".join(waiting_lines(status)), style="bold red" if status.paused else "dim")
-        self._live.update(Group(Text(headline(status)), status_table(status, self._names), told), refresh=True)
+        stalls = Text("\n".join(stall_lines(status, self._names)), style="bold red")
+        parts = [Text(headline(status)), *([stalls] if status.stalls else [])]
+        self._live.update(Group(*parts, status_table(status, self._names), told), refresh=True)
 
     def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self.close()
@@ -181,7 +198,15 @@ class PlainLines:
     def status(self, status: Status) -> None:
         if self._due(status):
             miners = [f"  {miner_line(miner, self._names)}" for miner in by_uid(status)]
-            self._write([headline(status), *miners, *(f"  {line}" for line in waiting_lines(status))])
+            stalls = stall_lines(status, self._names)
+            self._write(
+                [
+                    headline(status),
+                    *(f"  {line}" for line in stalls),
+                    *miners,
+                    *(f"  {line}" for line in waiting_lines(status)),
+                ]
+            )
 
     def summary(self, summary: Summary, then: Sequence[str] = ()) -> None:
         self._write([*describe(summary, self._names), *then])
@@ -251,6 +276,7 @@ class _Due:
             (view.round, view.phase) if view else None,
             status.reported_round,
             status.weights_round,
+            tuple(stall.code for stall in status.stalls),
         )
         now_s = self._clock.monotonic_s()
         if key == self._last and now_s < self._next_s:

@@ -1,0 +1,1 @@
+"""Chaos on a real subnet: see ``scripts/soak``."""
