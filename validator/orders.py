@@ -9,7 +9,6 @@ from __future__ import annotations
 from loguru import logger
 
 from common.blocking import in_thread
-from common.errors import Retryable
 from common.runlog.commands import Order, read_orders
 from common.runlog.entries import Paused, Resumed, RoundAborted
 from common.runlog.orders import due, why_not
@@ -34,17 +33,13 @@ class Orders:
         self._looked_s: float | None = None
 
     async def due(self, run: RunState) -> Order | None:
-        """What to obey now. ``Retryable`` when the storage stays away and no round needs finishing."""
+        """What to obey now. ``Retryable`` when the storage does not answer; the next look comes no sooner for it, so a
+        storage that gives everything but the list holds up no round."""
         now_s = self._board.now_s()
         if self._looked_s is None or now_s - self._looked_s >= COMMAND_LOOK_S:
-            try:
-                await self._look(run)
-                self._looked_s = now_s
-            except Retryable as fault:
-                if run.open_round is None:
-                    raise
-                logger.debug("the owner's orders can't be read now: {}", fault)
-                self._looked_s = now_s
+            self._looked_s = now_s
+            await self._look(run)
+            self._looked_s = self._board.now_s()
         return due(run, (order for order in self._found.values() if order.sha256 not in self._passed))
 
     def refuse(self, order: Order, why: str) -> None:
