@@ -188,13 +188,19 @@ class Driver:
             return
         revision = order.command.revision
         assert revision is not None
-        problem = await self._effects.why_not_to(run, revision)
-        if problem:
-            self._orders.refuse(order, problem)
+        if not await self._can_obey(run, order):
             return
         self._before = None  # nothing that was sent before counts any more
         reason = f"from revision {run.head}; what was trained and sent since counts for nothing"
         await self._append(RolledBack(revision, order.sha256), reason)
+
+    async def _can_obey(self, run: RunState, order: Order) -> bool:
+        """Whether the revision to go back to can be had; an order for another one is passed over for good."""
+        revision = order.command.revision
+        problem = "" if revision is None else await self._effects.why_not_to(run, revision)
+        if problem:
+            self._orders.refuse(order, problem)
+        return not problem
 
     async def _not_now(self, run: RunState, opening: Opening) -> float:
         """No round is opened: the run pauses, goes on after a pause, waits for its owner, or is done."""
@@ -262,6 +268,8 @@ class Driver:
         """Whether the owner's order has just ended the open round, in whatever phase it was."""
         run = self._board.journal.state
         if run.open_round is None or order.command.action not in ("rollback", "abort_round"):
+            return False
+        if not await self._can_obey(run, order):
             return False
         entry, reason = aborted_by(run, order)
         await self._append(entry, f"round {entry.round} aborted: {reason}")
