@@ -34,7 +34,9 @@ NONCE_RETENTION_S = 4 * (NONCE_MAX_AGE_S + NONCE_SKEW_S)
 DRAIN_S = 10.0
 """Longest orderly shutdown of ``brigade up``."""
 COMMAND_LOOK_S = 2.0
-"""The leader of a paused run looks for its owner's order so often."""
+"""The leader looks for its owner's orders so often, in every phase."""
+ORDER_WAIT_S = 300.0
+"""Whoever gave an order waits so long to see it obeyed: a pause waits for the open round's end."""
 KEYS_LOOK_S = 2.0
 """A validator looks so often whether its storage file has changed."""
 WAIT_POLL_S = 0.25
@@ -123,6 +125,7 @@ def check() -> None:
         "a goodbye must leave time to store the state": GOODBYE_S <= ROLE_STOP_S / 2,
         "a summary must leave time to drain": SUMMARY_WHEN_STOPPED_S < DRAIN_S,
         "a status must be newer than the look before": STATUS_CACHE_S < STATUS_EVERY_S,
+        "an order must be looked for while its giver waits": COMMAND_LOOK_S < ORDER_WAIT_S,
         "no regular pause may look like sleep": max(pauses) < ASLEEP_S,
         "a caller's slow connection must not cost its request": CONNECT_S < REQUEST_HEAD_S < KEEP_ALIVE_S,
         "a look of the watchdog must not look like sleep": WATCH_LOOK_S < ASLEEP_S,

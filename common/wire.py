@@ -249,6 +249,8 @@ class Status(Message):
     """What the validator waits for right now, in plain words."""
     paused: Annotated[str, Field(max_length=1000)]
     """Why the run stands still and what its owner can type to go on; empty while it does not."""
+    convicted: Annotated[list[Text], Field(max_length=8)] = []
+    """What this validator has found against leaders, each in a plain sentence."""
     heldout_loss_first: Quantity | None
     """Nats per token at revision 0."""
     heldout_loss_head: Quantity | None
@@ -262,6 +264,15 @@ class Status(Message):
     miners: Annotated[list[MinerStatus], Field(max_length=256)]
     stalls: Annotated[list[StallView], Field(max_length=MAX_STALLS)] = []
     """What stands still, the most important first; empty while all goes on."""
+
+
+class ReportIndex(Message):
+    """GET /v1/reports, open to everybody: the signed reports that a validator without write access keeps."""
+
+    run: Annotated[str, Field(max_length=48)]
+    hotkey: Address
+    names: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=1000)]
+    """The newest, the newest first; each is at /v1/reports/<name> and holds the hash of its bytes."""
 
 
 M = TypeVar("M", bound=Message)

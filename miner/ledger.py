@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from loguru import logger
 
 from common.blocking import in_thread
-from common.merge.account import Account
+from common.merge.account import Account, rolled_back
+from common.runlog.state import Restart
 from common.spec import RunSpec
 from common.units import Revision, RoundId, Sha256
 from miner.adamw import OptimizerState
@@ -48,10 +50,10 @@ class Ledger:
         """What the disk holds, or a fresh ledger for vectors of ``count`` values. Blocks."""
         memory, live = folder.load_memory(), []
         for one in folder.load_submissions():
-            if memory is not None and one.sent.manifest.base_revision == memory.settled:
+            if memory is not None and _counts(memory, one.sent):
                 live.append(one)
             else:
-                folder.drop_submission(one.sent)  # settled, or made with a residual that is lost
+                folder.drop_submission(one.sent)  # settled, rolled back, or made with a residual that is lost
         made = cls(spec, folder, count, memory, live)
         confirmed = folder.load_confirmed()
         made._confirmed = next((one.sent.name for one in live if one.sent.manifest.delta.sha256 == confirmed), None)
@@ -96,16 +98,47 @@ class Ledger:
             found.append(self._memory.carried)
         return max(found, key=lambda work: work.reach, default=None)
 
-    async def adopt(self, head: Revision) -> None:
-        """Begin at ``head``: nothing before it concerns this miner."""
+    @property
+    def honoured(self) -> int | None:
+        """How many of the log's restarts are behind this miner; None before the beginning."""
+        return None if self._memory is None else self._memory.honoured
+
+    async def adopt(self, head: Revision, restarts: Sequence[Restart] = ()) -> None:
+        """Begin at ``head``: nothing before it concerns this miner, nor the log's ``restarts`` so far."""
         assert self._memory is None, "a ledger begins once"
         zeros = np.zeros(self._count, dtype=np.float32)
-        await self._write(Memory(Account(zeros), OptimizerState(zeros.copy(), zeros.copy(), 0), head))
+        since = _since(restarts, RoundId(0))
+        await self._write(Memory(Account(zeros), self._fresh(), head, honoured=len(restarts), since=since))
+
+    async def restart(self, head: Revision, restarts: Sequence[Restart]) -> tuple[bool, str]:
+        """Honour the log's restarts that are not behind us: whether they void the work, and what was done, in words.
+
+        One rename on disk, then the clean-up. After a rollback account, submissions and work are void and ``head`` is
+        settled; after a cold start only the optimizer is fresh.
+        """
+        async with self._writing:
+            assert self._memory is not None, "a ledger that restarts has begun"
+            held, new = self._memory, restarts[self._memory.honoured :]
+            voids = any(restart.kind == "rollback" for restart in new)
+            fresh = resets_inner(self._spec, new)
+            optimizer = self._fresh() if fresh else held.optimizer
+            if not voids:
+                await self._write(replace(held, optimizer=optimizer, honoured=len(restarts)))
+                return False, "a cold start"
+            settled = rolled_back(held.account)
+            since = _since(new, held.since)
+            await self._write(Memory(settled.account, optimizer, head, honoured=len(restarts), since=since))
+            await self._keep([])
+            return True, settled.reason
+
+    def _fresh(self) -> OptimizerState:
+        first, second = (np.zeros(self._count, dtype=np.float32) for _ in range(2))
+        return OptimizerState(first, second, 0)
 
     async def hand_in(self, one: Outstanding) -> bool:
-        """Keep a submission until it is settled. False when its base is settled already: then it is too late for it."""
+        """Keep a submission until it is settled. False when it is too late: its base is settled, or rolled back."""
         async with self._writing:
-            if one.sent.manifest.base_revision != self.settled:
+            if self._memory is None or not _counts(self._memory, one.sent):
                 return False
             await in_thread(lambda: self._folder.save_submission(one))
             live = sorted((*self._live, one), key=lambda each: each.order)
@@ -146,7 +179,9 @@ class Ledger:
             carried = await in_thread(lambda: self._left(outcome))
             state = optimizer or self.optimizer
             assert state is not None, "a ledger that settles has begun"
-            await self._write(Memory(standing.account, state, head, standing.pending, carried))
+            assert self._memory is not None
+            kept = (self._memory.honoured, self._memory.since)
+            await self._write(Memory(standing.account, state, head, standing.pending, carried, *kept))
             await self._keep([])
 
     async def put_away(self, work: Work | None, optimizer: OptimizerState) -> None:
@@ -156,7 +191,7 @@ class Ledger:
             held = self._memory
             known = self.work
             later = work if work is not None and (known is None or work.reach > known.reach) else held.carried
-            await self._write(Memory(held.account, optimizer, held.settled, held.pending, later))
+            await self._write(replace(held, optimizer=optimizer, carried=later))
 
     def _within_limit(self, live: Sequence[Outstanding]) -> list[Outstanding]:
         """The newest, and those up to the confirmed one: aborted rounds leave that to the plan of a later one."""
@@ -181,6 +216,20 @@ class Ledger:
         self._live = tuple(live)
         for sent in gone:
             await in_thread(partial(self._folder.drop_submission, sent))
+
+
+def resets_inner(spec: RunSpec, restarts: Sequence[Restart]) -> bool:
+    """Whether these restarts clear the optimizer's state."""
+    return any(restart.kind == "cold" or spec.restart.reset_inner for restart in restarts)
+
+
+def _counts(memory: Memory, sent: Submission) -> bool:
+    """Whether a plan can still name it."""
+    return sent.manifest.base_revision == memory.settled and sent.round >= memory.since
+
+
+def _since(restarts: Sequence[Restart], before: RoundId) -> RoundId:
+    return max((restart.round for restart in restarts if restart.kind == "rollback"), default=before)
 
 
 def _rivals(one: Outstanding, other: Outstanding) -> bool:

@@ -28,6 +28,8 @@ class Move(StrEnum):
     """Start fetching the dataset."""
     SYNC = "sync"
     """Start fetching the head revision, and prove its hash; training goes on meanwhile."""
+    RESTART = "restart"
+    """Honour a rollback, or a cold start: let go of what is void, and begin anew on the head."""
     SETTLE = "settle"
     """Take the plans' word up to the revision that is held, and move the training onto it."""
     BEGIN = "begin"
@@ -71,6 +73,8 @@ class Facts:
     idle: bool
     """The leader has said several times that no round is open."""
 
+    restart: bool
+    """The log has a rollback or a cold start that this miner has not honoured."""
     ready: bool
     """The dataset is there."""
     fetching: bool
@@ -120,6 +124,8 @@ class Facts:
 
 def decide(facts: Facts, times: Deadlines, overlap: bool) -> tuple[Move, str]:
     """The next move, and why. ``overlap``: whether training goes on after the final submission."""
+    if facts.restart and not facts.hurry:
+        return Move.RESTART, "the run begins anew, as its log says"
     if facts.draining:
         return _drain(facts)
     return _prepare(facts) or _account(facts) or _hand_in(facts, times) or _go_on(facts, overlap)

@@ -20,6 +20,7 @@ from common.data.fetch import ensure_dataset
 from common.data.stream import SampleStream
 from common.errors import Rejected, RemoteError
 from common.merge.account import Account, norm
+from common.runlog.restarts import rewarming
 from common.units import Revision, RoundId
 from common.wire import HeartbeatReply
 from miner.context import Context
@@ -28,7 +29,7 @@ from miner.delta import Outstanding, build
 from miner.desk import Desk
 from miner.follow import LogView
 from miner.jobs import Job, Jobs
-from miner.ledger import Ledger
+from miner.ledger import Ledger, resets_inner
 from miner.meter import UploadMeter
 from miner.policy import Made, Move, decide
 from miner.revisions import Held, bring_to_head
@@ -86,6 +87,7 @@ class Session:
         self._moves: dict[Move, Callable[[], Awaitable[None]]] = {
             Move.FETCH: self._fetch,
             Move.SYNC: self._sync,
+            Move.RESTART: self._restart,
             Move.SETTLE: self._settle,
             Move.BEGIN: self._begin,
             Move.RESTREAM: self._restream,
@@ -195,16 +197,40 @@ class Session:
                 raise
 
         held = await patience.insist(once)
+        if held.revision not in {node.revision for node in self.view.state.lineage(self.view.state.head)}:
+            return  # the run was rolled back meanwhile, behind what was fetched
         self.held, self.trouble = held, ""
         logger.bind(event="revision", revision=held.revision).info(
             "holds revision {}, weights {} proved", held.revision, held.sha256[:12]
         )
 
+    async def _restart(self) -> None:
+        """The training thread first, then the disk: a kill in between finds the restart undone, and does it again."""
+        state, spec = self.view.state, self.context.spec
+        new = state.restarts[self.ledger.honoured or 0 :]
+        fresh = resets_inner(spec, new)
+        if not any(restart.kind == "rollback" for restart in new):
+            await self.context.worker.call(lambda w: w.trainer.restore_optimizer(None))
+            await self.ledger.restart(state.head, state.restarts)
+            logger.bind(event="restart").info("a cold start: the optimizer begins anew, the learning rate rises again")
+            return
+        await self.jobs.cancel(Job.DELIVER)
+        await self._let_train(False)
+        if self.base is not None:
+            await self.context.worker.call(lambda w: w.drop("the run was rolled back", fresh))
+        elif fresh:
+            await self.context.worker.call(lambda w: w.trainer.restore_optimizer(None))
+        self.base = self.stream = self.gave_up = None
+        if self.held is not None and self.held.revision != state.head:
+            self.held = None
+        _, told = await self.ledger.restart(state.head, state.restarts)
+        logger.bind(event="restart").info("the run goes on from revision {}: {}", state.head, told)
+
     async def _settle(self) -> None:
         """The account first in memory, then the training thread, then the disk: a kill in between settles anew."""
         held, settled = self._held(), self.ledger.settled
         if settled is None:
-            return await self.ledger.adopt(held.revision)
+            return await self.ledger.adopt(held.revision, self.view.state.restarts)
         plans = self.view.plans(settled, held.revision)
         outcome = await in_thread(lambda: self.ledger.outcome(plans))
         mark, base, optimizer = outcome.mark, _base(held), None
@@ -278,7 +304,8 @@ class Session:
         assert self.dataset is not None, "the dataset is there before training begins"
         base_sha256 = self.view.state.revisions[revision].sha256
         hotkey, seq_len = self.context.signer.hotkey, self.context.spec.data.seq_len
-        return Stream(round_id, revision, SampleStream(self.dataset, base_sha256, round_id, hotkey, seq_len))
+        batches = SampleStream(self.dataset, base_sha256, round_id, hotkey, seq_len)
+        return Stream(round_id, revision, batches, rewarming(self.view.state, round_id, revision))
 
     def _held(self) -> Held:
         assert self.held is not None, "a revision is here"

@@ -32,7 +32,7 @@ from common.files import atomic_file, lock_file, remove_leftovers, write_atomica
 from common.merge.account import Account, Pending
 from common.model.layout import Vector
 from common.spec import RunSpec, spec_hash
-from common.units import Hotkey, Revision, Sha256, is_sha256
+from common.units import Hotkey, Revision, RoundId, Sha256, is_sha256
 from miner.adamw import OptimizerState
 from miner.delta import Outstanding, Submission, decoded, reopen
 from miner.trace import TraceStep
@@ -41,7 +41,8 @@ from miner.work import Work
 T = TypeVar("T")
 Tensors = Mapping[str, npt.NDArray[Any]]
 Facts = Mapping[str, str]
-SCHEMA = "3"
+SCHEMA = "4"
+_FIRST_ROUND = RoundId(0)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Memory:
     """The delta of ``account.pending``."""
     carried: Work | None = None
     """Work on the settled revision that an earlier submission held, or that was put away at an orderly stop."""
+    honoured: int = 0
+    """How many of the log's restarts (rollbacks, cold starts) are behind it."""
+    since: RoundId = _FIRST_ROUND
+    """The first round after the last rollback: what was made for an earlier one counts for nothing."""
 
 
 class StateFolder:
@@ -76,6 +81,7 @@ class StateFolder:
         tensors: dict[str, npt.NDArray[Any]] = {"residual": held.residual}
         tensors |= {"first": optimizer.first, "second": optimizer.second}
         facts = {"settled": str(memory.settled), "optimizer_steps": str(optimizer.steps)}
+        facts |= {"honoured": str(memory.honoured), "since": str(memory.since)}
         if held.pending is not None and memory.pending is not None:
             tensors |= {"pending": held.pending.target, "delta": _bytes(memory.pending.delta)}
             facts |= {"manifest": json.dumps(memory.pending.record.to_json()), "cap_norm": repr(held.pending.cap_norm)}
@@ -154,6 +160,8 @@ class StateFolder:
             settled=Revision(_whole(facts, "settled")),
             pending=sent,
             carried=self._work(tensors, facts) if "life" in facts else None,
+            honoured=_whole(facts, "honoured"),
+            since=RoundId(_whole(facts, "since")),
         )
 
     def _pending(self, sent: Submission, tensors: Tensors, facts: Facts) -> Pending:

@@ -36,6 +36,7 @@ def survey(session: Session) -> Facts:
         order=_order(session),
         freeze_in_s=_freeze_in_s(session, now_s),
         idle=session.roundless >= IDLE_REPLIES,
+        restart=(session.ledger.honoured or 0) < len(state.restarts) and session.ledger.honoured is not None,
         ready=session.dataset is not None,
         fetching=Job.FETCH in session.jobs,
         held=session.held.revision if session.held else None,

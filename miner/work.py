@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from common.model.layout import Vector
+from common.runlog.restarts import Rewarming
 from common.spec import InnerSpec
 from common.units import Revision, RoundId, Sha256
 from miner.adamw import OptimizerState
@@ -56,6 +57,8 @@ class Stream:
     round: RoundId
     base_revision: Revision
     batches: Batches
+    rewarming: Rewarming | None = None
+    """How the learning rate rises after the last restart before the round."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class RoundWork:
         base, stream = self._required()
         count, first = self._inner.batch_size, self._next_sample
         step = global_step(self._inner, base.revision, len(self._trace))
-        result = self.trainer.step(stream.batches.batch(first, count), step)
+        result = self.trainer.step(stream.batches.batch(first, count), step, self._warmth(stream.rewarming))
         self._next_sample += count
         if result.taken:
             figures = (result.loss, result.grad_norm)
@@ -163,6 +166,11 @@ class RoundWork:
         else:
             self._refuse(result)
         return result
+
+    def _warmth(self, rewarming: Rewarming | None) -> float:
+        if rewarming is None:
+            return 1.0
+        return rewarming.factor(sum(step.round >= rewarming.round for step in self._trace))
 
     def mark(self) -> Mark:
         """The work so far; training may go on after it."""
@@ -192,6 +200,14 @@ class RoundWork:
         base, _ = self._required()
         self.trainer.load(base.weights)
         self.trainer.restore_optimizer(None)
+        self._lose(why)
+
+    def drop(self, why: str, fresh: bool) -> None:
+        """The run went back to another revision: the work is void; ``fresh``: the moments are too."""
+        base, _ = self._required()
+        self.trainer.load(base.weights)
+        if fresh:
+            self.trainer.restore_optimizer(None)
         self._lose(why)
 
     def _count(self, result: StepResult) -> None:

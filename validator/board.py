@@ -22,6 +22,7 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.reads import WatchedReader
+from validator.reports_place import ReportStore
 from validator.rounds import Round
 from validator.scoring.policy import Seat
 from validator.watchdog.facts import Stall
@@ -63,6 +64,10 @@ class Board:
     members: Members
     membership: Membership
     reads: WatchedReader
+    reports: ReportStore
+    """Where this validator's reports go: the store itself, or a folder of its own."""
+    read_only: bool = False
+    """Whether there are no keys to write to the storage: then this process follows and never leads."""
     standing: Standing = field(default_factory=Standing)
     round: Round | None = None
     waiting_for: str = "starting"

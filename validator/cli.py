@@ -38,7 +38,11 @@ def start(
         Path | None, typer.Option(envvar="BRIGADE_CACHE", help="Datasets of this machine; DIR/cache if not given.")
     ] = None,
     storage: Annotated[
-        Path | None, typer.Option(envvar="BRIGADE_STORAGE", help="File with the bucket and its keys (storage.json).")
+        Path | None,
+        typer.Option(
+            envvar="BRIGADE_STORAGE",
+            help="File with the bucket and its keys; without any keys the validator only follows.",
+        ),
     ] = None,
     endpoint: options.Endpoint = None,
     bucket: options.Bucket = None,
@@ -64,8 +68,11 @@ def start(
     json_lines: options.JsonLines = False,
 ) -> None:
     """Run the validator until SIGTERM or Ctrl-C."""
-    bucket_config = options.storage_config(
-        "--storage", storage, endpoint, bucket, prefix, region, access_key, secret_key
+    # A validator without any of them has no write access: it follows, checks, scores and pays.
+    given = storage is not None or endpoint is not None or bucket is not None or access_key is not None
+    keys = (access_key, secret_key)
+    bucket_config = (
+        options.storage_config("--storage", storage, endpoint, bucket, prefix, region, *keys) if given else None
     )
     check_host(host, publish_ip)
     from validator.start import Start, run_validator

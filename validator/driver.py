@@ -18,16 +18,19 @@ from loguru import logger
 from common import timeouts
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
-from common.runlog.entries import EntryData, Resumed, RoundAborted, RoundOpened
+from common.runlog.commands import Order
+from common.runlog.entries import EntryData, RolledBack, RoundAborted, RoundOpened
 from common.runlog.rules import CONTENT_FAILURES, CONTENT_REFUSALS, REFUSALS
 from common.runlog.state import RunState
 from common.runlog.writer import LostSlot
 from common.store.retry import RetryPolicy
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
-from common.units import Hotkey, Revision, Sha256
+from common.units import Hotkey, Revision
 from validator import pausing
 from validator.board import Board, asked_wait_s
 from validator.effects import Effects
+from validator.following import Following
+from validator.orders import Orders, aborted_by, paused_by, resumed_by
 from validator.restoring import known_seats, restore
 from validator.round import core
 from validator.round.facts import Action, Decision, Phase
@@ -38,6 +41,7 @@ from validator.scorer import Scorer
 from validator.submissions import Submissions
 
 HOLD = RetryPolicy()
+READ_ONLY = "this validator has no keys of the storage, so it never leads"
 RESTORE_TRIES = 8
 """Times in a row that a storage which answers has not given something: then a takeover goes on without it."""
 
@@ -45,11 +49,15 @@ RESTORE_TRIES = 8
 class Driver:
     """Drives the rounds of one run for one process."""
 
-    def __init__(self, board: Board, effects: Effects, scorer: Scorer, until_revision: Revision | None) -> None:
+    def __init__(
+        self, board: Board, effects: Effects, scorer: Scorer, following: Following, until_revision: Revision | None
+    ) -> None:
         self._board = board
         self._effects = effects
         self._scorer = scorer
+        self._following = following
         self._until = until_revision
+        self._orders = Orders(board)
         self._taken_over = False
         self._before: Submissions | None = None
         """Of the round before, when this process led it."""
@@ -71,6 +79,7 @@ class Driver:
                 await asyncio.sleep(await self.step())
         finally:
             keeping.cancel()
+            self._following.stop()
 
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
@@ -114,20 +123,30 @@ class Driver:
             self._release()
         if not board.leadership.check():
             return await self._follow()
+        await self._following.look(0.0)  # what was committed just before the takeover
+        if refusal := self._following.refusal():
+            board.leadership.resign(refusal)
+            return 0.0
         if not self._taken_over:
             await self._take_over()
+        order = await self._orders.due(board.journal.state)
         if board.round is None:
-            return await self._open()
-        return await self._advance()
+            return await self._open(order)
+        return await self._advance(order)
 
     async def _follow(self) -> float:
         board = self._board
         self._taken_over = False
         board.round = None
-        if await board.leadership.try_lead():
+        refusal = READ_ONLY if board.read_only else self._following.refusal()
+        if refusal:
+            await board.leadership.stand_by(refusal)
+        elif await board.leadership.try_lead():
             return 0.0
-        self._say(f"following: {board.leadership.reason}")
-        return timeouts.FOLLOWER_LOOK_S
+        more = await self._following.look(timeouts.FOLLOWER_LOOK_S)
+        why = self._following.refusal() or board.leadership.reason
+        self._say(f"following, {self._following.progress()}: {why}")
+        return 0.0 if more else timeouts.FOLLOWER_LOOK_S
 
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""
@@ -145,7 +164,8 @@ class Driver:
         """Score the committed rounds whose reports are missing, oldest first."""
         board, run = self._board, self._board.journal.state
         for missing in await in_thread(lambda: unreported(run, board.reader, board.standing.reported_round)):
-            self._scorer.add(missing)
+            if missing.run.head not in self._following.wrong:
+                self._scorer.add(missing)
 
     def _expected(self) -> set[Hotkey]:
         """Who may be at work: who was in the last report, or before the first one every seat but the validators'."""
@@ -158,15 +178,18 @@ class Driver:
         metagraph = self._board.membership.metagraph
         return {neuron.hotkey for neuron in metagraph.neurons} if metagraph else set()
 
-    async def _open(self) -> float:
+    async def _open(self, order: Order | None) -> float:
         """Hold the open round, or open the next one, unless the run has reached its end or stands still."""
         board = self._board
         run = board.journal.state
         if run.open_round is None:
-            order = None if run.paused is None else await in_thread(lambda: pausing.find_order(board.store, run))
-            opening = next_opening(run, self._until, order)
+            if order is not None and order.command.action in ("rollback", "pause"):
+                await self._obey(run, order)
+                return 0.0
+            resumption = order.sha256 if order is not None and order.command.action == "resume" else None
+            opening = next_opening(run, self._until, resumption)
             if opening.do != "open":
-                return await self._not_now(run, opening, order)
+                return await self._not_now(run, opening)
             await board.membership.refresh_for_round()
             board.membership.new_round()
             late = f", waiting for {len(run.deferred)} that the last plan deferred" if run.deferred else ""
@@ -174,15 +197,38 @@ class Driver:
         board.round = await self._begin(run)
         return 0.0
 
-    async def _not_now(self, run: RunState, opening: Opening, order: Sha256 | None) -> float:
+    async def _obey(self, run: RunState, order: Order) -> None:
+        """Pause, or go back to an earlier revision whose objects are all there."""
+        if order.command.action == "pause":
+            await self._append(paused_by(order), "the owner orders it")
+            return
+        revision = order.command.revision
+        assert revision is not None
+        if not await self._can_obey(run, order):
+            return
+        self._before = None  # nothing that was sent before counts any more
+        reason = f"from revision {run.head}; what was trained and sent since counts for nothing"
+        await self._append(RolledBack(revision, order.sha256), reason)
+
+    async def _can_obey(self, run: RunState, order: Order) -> bool:
+        """Whether the revision to go back to can be had; an order for another one is passed over for good."""
+        revision = order.command.revision
+        problem = "" if revision is None else await self._effects.why_not_to(run, revision)
+        if problem:
+            self._orders.refuse(order, problem)
+        return not problem
+
+    async def _not_now(self, run: RunState, opening: Opening) -> float:
         """No round is opened: the run pauses, goes on after a pause, waits for its owner, or is done."""
         board = self._board
         if opening.do == "pause":
             entry, reason = await in_thread(lambda: pausing.pause_entry(board.reader, run))
             await self._append(entry, reason)
             return 0.0
-        if order is not None:
-            await self._append(Resumed(order), opening.reason)
+        if opening.do == "resume":
+            assert opening.order is not None
+            now_ms = board.clock.wall_ns() // 1_000_000
+            await self._append(resumed_by(run, opening.order, now_ms), opening.reason)
             return 0.0
         await board.leadership.renew()
         self._say(opening.reason)
@@ -209,8 +255,10 @@ class Driver:
         here = {submission.manifest.signer for submission in found if submission.manifest.round == opened.round}
         board.members.expect(sorted(here), now_s)
 
-    async def _advance(self) -> float:
+    async def _advance(self, order: Order | None) -> float:
         """One look at the open round, and at most one effect."""
+        if order is not None and await self._ended_by(order):
+            return 0.0
         board, current = self._board, self._board.round
         assert current is not None
         now_s, run = board.now_s(), board.journal.state
@@ -220,6 +268,8 @@ class Driver:
             current.why_frozen = decision.reason.removesuffix(": judging what was delivered")
         current.state = decision.state
         told = f"round {current.state.round}: {decision.reason}"
+        if order is not None and order.command.action == "pause":
+            told += f"; pausing after round {current.state.round}, as its owner orders"
         if decision.action is Action.WAIT:
             self._say(told)
             await board.leadership.renew()
@@ -229,6 +279,17 @@ class Driver:
         board.diary.at(told, now_s, merging)
         await self._act(decision)
         return 0.0
+
+    async def _ended_by(self, order: Order) -> bool:
+        """Whether the owner's order has just ended the open round, in whatever phase it was."""
+        run = self._board.journal.state
+        if run.open_round is None or order.command.action not in ("rollback", "abort_round"):
+            return False
+        if not await self._can_obey(run, order):
+            return False
+        entry, reason = aborted_by(run, order)
+        await self._append(entry, f"round {entry.round} aborted: {reason}")
+        return True
 
     async def _act(self, decision: Decision) -> None:
         current = self._board.round

@@ -20,7 +20,7 @@ from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_delta
 from common.runlog.rules import MAX_ATTEMPTS
 from common.runlog.state import RunState
-from common.units import Coldkey, Hotkey
+from common.units import Coldkey, Hotkey, Revision
 from validator import merging
 from validator.board import Board
 from validator.checks import Finding
@@ -118,10 +118,18 @@ class Effects:
         if merged is not None and run.head_node.shards == merged.commit.shards:
             self._heads.keep(run.head, merged.memories)
 
+    async def why_not_to(self, run: RunState, revision: Revision) -> str:
+        """Why the run can't go back to a revision; empty when everything that its next merge needs is there."""
+        try:
+            await in_thread(lambda: self._heads.get(run, revision))
+        except Rejected as refusal:
+            return f"revision {revision} can't be had: {refusal}"
+        return ""
+
     async def tidy(self) -> None:
         """Abort uploads of rounds of which nothing can count any more. What fails now is done after the next round."""
         run = self._board.journal.state
-        oldest = min([run.head_node.first_round, *(member.round for member in run.deferred)])
+        oldest = min([run.first_round, *(member.round for member in run.deferred)])
         try:
             count = await in_thread(lambda: self._uploads.abort_leftovers(run.run, oldest))
         except (Retryable, Rejected) as fault:

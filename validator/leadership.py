@@ -62,11 +62,11 @@ class Leadership:
         async with self._busy:
             state = await self._journal.catch_up()
             if not self._journal.may_lead():
-                self.reason = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
-                return False
-            why = await self._refusal() if self._refusal else ""
+                why = "the run does not let this hotkey lead: its owner changes that (brigade run leaders)"
+            else:
+                why = await self._refusal() if self._refusal else ""
             if why:
-                self.reason = why
+                await self._watch(why)
                 return False
             term = state.term + 1
             decision = await in_thread(lambda: self._keeper.acquire(term))
@@ -76,6 +76,17 @@ class Leadership:
             self._renewed_s = self._clock.monotonic_s()
             self.leading = await self._begin(term)
             return self.leading
+
+    async def stand_by(self, reason: str) -> None:
+        """Look at log and lease without trying for the lead, for this reason. ``Retryable`` when the store is away."""
+        async with self._busy:
+            await self._journal.catch_up()
+            await self._watch(reason)
+
+    async def _watch(self, reason: str) -> None:
+        """Who does not try still sees whether somebody leads: a lease that nobody looks at seems dead."""
+        await in_thread(self._keeper.watch)
+        self.reason = reason
 
     async def _begin(self, term: int) -> bool:
         try:
@@ -118,6 +129,11 @@ class Leadership:
             if self.leading:
                 self._step_down(reason)
             self._keeper.abandon()
+
+    def resign(self, reason: str) -> None:
+        """Lead no more; the lease expires by itself."""
+        if self.leading:
+            self._step_down(reason)
 
     def _step_down(self, reason: str) -> None:
         logger.warning("no longer leading: {}", reason)

@@ -1,22 +1,18 @@
-"""A run that stands still until a person has looked: what the log is told when it pauses, and what ends the pause.
+"""A run that stands still until a person has looked: what the log is told when it pauses.
 
-Everything comes from log and bucket, so a restarted or another leader pauses for the same reasons and finds the same
-order of the owner.
+Everything comes from log and bucket, so a restarted or another leader pauses for the same reasons. What ends a pause
+is in ``orders.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.runlog.commands import read_orders
 from common.runlog.entries import Paused, RoundAborted
-from common.runlog.orders import due
 from common.runlog.rules import MAX_FAILURES
 from common.runlog.state import Pause, RunState
-from common.store.port import ObjectReader, ObjectStore
-from common.units import Sha256
+from common.store.port import ObjectReader
 from validator.logtail import failures
-from validator.outages import only_facts
 
 MOST_FACTS = 32
 """Lines of evidence that an entry holds of one round."""
@@ -38,13 +34,6 @@ def pause_for(run: RunState, failed: Sequence[RoundAborted]) -> tuple[Paused, st
         "stays, miners go on training, and somebody has to look before the next round"
     )
     return Paused(run.failures[-1], bounded(facts)), reason
-
-
-def find_order(store: ObjectStore, run: RunState) -> Sha256 | None:
-    """The owner's order to go on after the present pause, if it lies in the bucket. Blocking; ``Retryable``."""
-    with only_facts():
-        order = due(run, read_orders(store, run.spec, run.obeyed))
-    return order.sha256 if order is not None and order.command.action == "resume" else None
 
 
 def told(run: RunState, pause: Pause) -> str:

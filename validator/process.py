@@ -33,6 +33,7 @@ from validator.board import Board
 from validator.bodies import RememberingReader
 from validator.driver import Driver
 from validator.effects import Effects
+from validator.following import Following
 from validator.heads import Heads
 from validator.headsonchain import HeadGuard, HeadsOnChain
 from validator.intake import Intake
@@ -42,6 +43,7 @@ from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
 from validator.reads import WatchedReader
+from validator.reports_place import ReportStore
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
@@ -70,6 +72,8 @@ class Parts:
     """Where this validator's reports are, as its commitment on chain tells."""
     patience: Patience | None = None
     """How storage calls of log and lease are repeated; the default when None."""
+    reports: ReportStore | None = None
+    """Where reports go when the store can only be read; None: into the store."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,9 @@ def assemble(parts: Parts) -> Validator:
     scorer = Scorer(board, heads, parts.evaluator)
     scorer.adopt()
     intake = Intake(board, uploads)
-    service = ValidatorService(board, intake, parts.version)
-    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, parts.until_revision)
+    following = Following(board, heads, scorer)
+    service = ValidatorService(board, intake, parts.version, following.told)
+    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
     watchdog = Watchdog(board, parts.until_revision)
@@ -155,6 +160,8 @@ def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
         leadership=Leadership(keeper, journal, clock, guard.refusal),
         members=Members(spec.round.member_timeout_s, spec.round.overlap),
         membership=Membership(parts.chain, spec.netuid, clock),
+        reports=parts.reports or parts.store,
+        read_only=parts.reports is not None,
     )
     return board, guard
 

@@ -56,7 +56,7 @@ def restore(
 
 def oldest_adopted(run: RunState, opened: OpenRound) -> RoundId:
     """The oldest round whose work the open one may take over, if none failed for its content since. Pure."""
-    return RoundId(max(run.revisions[opened.base_revision].first_round, opened.round - MOST_ADOPTED))
+    return RoundId(max(run.first_round, opened.round - MOST_ADOPTED))
 
 
 def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Seat]:

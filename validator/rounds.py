@@ -115,7 +115,7 @@ def begin(run: RunState, now_s: float) -> Round:
     opened = run.open_round
     assert opened is not None
     base = opened.base_revision
-    policy = policy_of(run.spec, base, aborted=opened.round - run.revisions[base].first_round)
+    policy = policy_of(run.spec, base, aborted=opened.round - run.first_round)
     state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy)
     most = Deadlines.of(run.spec).most_manifests
     return Round(opened, state, policy, Submissions(opened.round, opened.base_revision, run.deferred, most))
@@ -166,17 +166,19 @@ def finished(current: Round, run: RunState) -> Finished:
 
 
 def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) -> list[Finished]:
-    """The rounds of the head's lineage after the newest reported one, oldest first, from log and bucket. Blocking.
+    """The committed rounds after the newest reported one, oldest first, from log and bucket; also those that a rollback
+    left behind, since their work was done. Blocking.
 
     At most ``MOST_MADE_UP``, the newest: each takes a trial of every delta.
     """
-    nodes = [node for node in run.lineage(run.head) if node.round is not None]
+    made = sorted(run.revisions.values(), key=lambda node: node.revision)
+    nodes = [node for node in made if node.round is not None]
     missing = [node for node in nodes if reported is None or (node.round is not None and node.round > reported)]
-    found = (_committed(run, reader, node) for node in missing[-MOST_MADE_UP:])
+    found = (finished_as_committed(run, reader, node) for node in missing[-MOST_MADE_UP:])
     return [finished for finished in found if finished is not None]
 
 
-def _committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
+def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
     """A committed round, with the log as if its revision were the head still; None when its plan can't be read."""
     assert node.round is not None
     assert node.parent is not None

@@ -12,24 +12,21 @@ from typing import Annotated, Any
 import typer
 
 from common import options, timeouts
-from common.chain.wallets import open_wallet
-from common.clock import SystemClock
 from common.errors import OperatorError, Retryable
-from common.identity import KeypairSigner
 from common.model.export import check_folder, export_hf
-from common.runlog.commands import put_command, resume_command
 from common.runlog.materialise import materialise, materialise_newest
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
 from common.runlog.story import HEADING, as_json, tell
 from common.runlog.verify import VerifyReport, verify_run
 from common.spec import describe_spec, spec_hash
-from common.units import Revision, printable
+from common.units import Revision
 from validator.run_create import create
 from validator.run_heads import ask_chain, chain_of, told
 from validator.run_leaders import leaders
 from validator.run_move import move
-from validator.run_place import DEFAULT_FOLDER, Asked, Place, find
+from validator.run_orders import abort_round, pause, resume, rollback
+from validator.run_place import Asked, Place, find
 
 app = typer.Typer(no_args_is_help=True, help="Create a run, read its log, prove it, export its weights, resume it.")
 app.command()(create)
@@ -149,29 +146,8 @@ def export(
     export_revision(place, out, revision)
 
 
-@command
-def resume(
-    asked: Asked,
-    wallet_path: options.WalletPath = None,
-    wallet: options.WalletName = "owner",
-    hotkey: options.HotkeyName = "default",
-) -> None:
-    """Let a paused run go on: an order signed by its owner, which the leader finds in the bucket."""
-    place = find(asked)
-    folder = wallet_path or (asked.folder or DEFAULT_FOLDER) / "wallets"
-    owner = KeypairSigner(open_wallet(folder, wallet, hotkey).hotkey)
-    spec = place.spec()
-    if owner.hotkey != spec.owner:
-        raise OperatorError(f"run {place.run} belongs to {spec.owner}, and this is {owner.hotkey}: give --wallet-path")
-    state = LogReader(place.reader, spec).catch_up()
-    if state.paused is None:
-        raise OperatorError(f"run {place.run} is not paused: there is nothing to resume")
-    for fact in (state.paused.code, *state.paused.evidence):
-        typer.echo(f"paused: {printable(fact)}")
-    sha256 = put_command(place.listing_store(), resume_command(state, owner, SystemClock().wall_ns() // 1_000_000))
-    typer.echo(f"ordered to go on ({sha256[:12]}…); the leader takes it up within {timeouts.COMMAND_LOOK_S:g} s")
-
-
+for order in (pause, resume, rollback, abort_round):
+    command(order)
 command(leaders)
 command(move)
 

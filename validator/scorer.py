@@ -78,10 +78,15 @@ class Scorer:
         """Score this round when its turn comes."""
         self._queue.put_nowait(finished)
 
+    @property
+    def backlog(self) -> int:
+        """Rounds that wait for their turn."""
+        return self._queue.qsize()
+
     def adopt(self) -> None:
         """Go on from the newest report in the bucket, before anybody is heard. Blocking; ``Retryable``."""
         board = self._board
-        found = reports.find_reports(board.store, board.spec.run, board.signer.hotkey)
+        found = reports.find_reports(board.reports, board.spec.run, board.signer.hotkey)
         report, board.standing.heldout_first = found.newest, found.first_loss
         if report is not None:
             board.standing.report, board.standing.averages = report, reports.averages(report)
@@ -124,7 +129,7 @@ class Scorer:
             task = self._task(finished)
             signed = self._pending = await in_thread(lambda: self._signed(task))
         key, body, report = signed.key, signed.body, signed.report
-        await in_thread(lambda: reports.put_report(board.store, key, body))
+        await in_thread(lambda: reports.put_report(board.reports, key, body))
         self._pending = None
         for hotkey, books in signed.books.items():
             board.members.settle(hotkey, books.account)

@@ -6,9 +6,11 @@ strangers may ask.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from common import timeouts
+from common.errors import Rejected
 from common.units import Hotkey, RoundId
 from common.wire import (
     MAX_STALLS,
@@ -19,6 +21,7 @@ from common.wire import (
     HeartbeatReply,
     MinerStatus,
     Phase,
+    ReportIndex,
     RoundView,
     StallView,
     Status,
@@ -30,6 +33,7 @@ from validator.api.security import Caller
 from validator.board import Board
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
+from validator.reports_place import FolderReports
 from validator.round import core, deadlines
 from validator.round.facts import Phase as RoundPhase
 from validator.round.facts import RoundFacts
@@ -43,10 +47,14 @@ Instruction = Literal["train", "submit", "wait"]
 class ValidatorService:
     """The service of one process, over its board."""
 
-    def __init__(self, board: Board, intake: Intake, version: str) -> None:
+    def __init__(
+        self, board: Board, intake: Intake, version: str, convicted: Callable[[], list[str]] = lambda: []
+    ) -> None:
+        """``convicted`` tells what leaders did wrong, each in a sentence."""
         self._board = board
         self._intake = intake
         self._version = version
+        self._convicted = convicted
         self._cached: tuple[float, Status] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
 
@@ -90,6 +98,22 @@ class ValidatorService:
         """See ``Intake.complete``."""
         return await self._intake.complete(caller, request.round, request.shard, request.delta_sha256)
 
+    def report_index(self) -> ReportIndex:
+        """What is kept here. ``Rejected('not_found')`` where reports lie in the run's bucket."""
+        board = self._board
+        names = list(self._own_reports().index())
+        return ReportIndex(run=board.spec.run, hotkey=board.signer.hotkey, names=names)
+
+    def report(self, name: str) -> bytes:
+        """The signed bytes of a report. Blocking. Raises as ``report_index``, and ``ObjectMissing``."""
+        return self._own_reports().read(name)
+
+    def _own_reports(self) -> FolderReports:
+        kept = self._board.reports
+        if not isinstance(kept, FolderReports):
+            raise Rejected("not_found", "this validator's reports lie in the run's bucket")
+        return kept
+
     def status(self) -> Status:
         """The validator's view of everything, at most a fraction of a second old."""
         now_s = self._board.now_s()
@@ -115,6 +139,7 @@ class ValidatorService:
             round=self._view(current, None) if current else None,
             waiting_for=board.waiting_for[:300],
             paused="" if state.paused is None else pausing.told(state, state.paused)[:1000],
+            convicted=[told[:300] for told in self._convicted()],
             heldout_loss_first=standing.heldout_first,
             heldout_loss_head=standing.heldout_head,
             reported_round=standing.reported_round,

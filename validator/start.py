@@ -25,7 +25,7 @@ from loguru import logger
 from common import keys, timeouts
 from common.blocking import in_thread
 from common.chain.commitment import RunLocation
-from common.chain.discovery import find_run
+from common.chain.discovery import base_url, find_run
 from common.chain.port import ChainPort, Endpoint
 from common.chain.sdk import SdkChain, isolate_sdk
 from common.chain.wallets import open_wallet
@@ -37,11 +37,13 @@ from common.logs import hide, setup_logging
 from common.model.device import choose_device
 from common.runlog.casput import Patience
 from common.runlog.reader import load_run
-from common.spec import RunSpec
+from common.spec import RunSpec, spec_hash
 from common.store.config import StorageConfig
 from common.store.place import BucketPlace
+from common.store.port import ObjectStore
 from common.store.probe import probe_bucket
-from common.store.reader import StoreReader
+from common.store.reader import HttpReader, StoreReader
+from common.store.readonly import ReadOnlyStore
 from common.store.retry import NO_RETRIES, RetryPolicy
 from common.store.s3 import S3Store
 from common.store.switching import SwitchingStore
@@ -49,6 +51,7 @@ from common.timeouts import CHAIN_CALL_S
 from common.units import Hotkey, Revision
 from validator.api.server import bind
 from validator.process import Parts, Validator, assemble, serve
+from validator.reports_place import FolderReports, api_address
 from validator.round.deadlines import Deadlines
 from validator.scoring.evaluate import Evaluator
 
@@ -70,7 +73,8 @@ class Start:
     chain_url: str
     folder: Path
     cache: Path
-    storage: StorageConfig
+    storage: StorageConfig | None
+    """None: this validator has no write access; it reads at the public address and follows."""
     storage_file: Path | None
     """Where these came from, and where an operator puts new keys; None when they came as flags."""
     host: str
@@ -86,7 +90,8 @@ async def run_validator(settings: Start) -> None:
     """Run until SIGTERM or SIGINT. Raises SetupError and OperatorError before anything is served."""
     opened = open_wallet(settings.wallet_path, settings.wallet, settings.hotkey)
     setup_logging("validator", settings.folder / "logs", settings.json_lines)
-    hide(settings.storage.secret_key)
+    if settings.storage is not None:
+        hide(settings.storage.secret_key)
     torch.set_num_threads(settings.threads)
     own = settings.folder / "validator"
     isolate_sdk(own / "sdk")
@@ -95,9 +100,9 @@ async def run_validator(settings: Start) -> None:
         sock = bind(settings.host, settings.port)
         chain = SdkChain(settings.chain_url, opened)
         try:
-            validator = await until(stop, _prepare(settings, KeypairSigner(opened.hotkey), chain))
+            published = Endpoint(settings.publish_ip, sock.getsockname()[1])
+            validator = await until(stop, _prepare(settings, KeypairSigner(opened.hotkey), chain, published))
             if validator is not None:
-                published = Endpoint(settings.publish_ip, sock.getsockname()[1])
                 logger.info("validator {} serves on {}:{}", opened.hotkey_ss58, published.ip, published.port)
                 await until(stop, serve(validator, chain, sock, published))
         finally:
@@ -106,12 +111,9 @@ async def run_validator(settings: Start) -> None:
     logger.info("stopped")
 
 
-async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> Validator:
+async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort, published: Endpoint) -> Validator:
     location = await patiently(lambda: find_run(chain, settings.netuid), "the chain")
-    check_location(location, settings.storage)
-    await in_thread(lambda: probe_bucket(S3Store(settings.storage), secrets.token_hex(8)))
-    place = BucketPlace(location.endpoint, location.bucket, location.prefix)
-    store = SwitchingStore(S3Store(settings.storage, policy=NO_RETRIES), place)  # who calls it repeats
+    store = await _open_store(location, settings.storage)
     reader = StoreReader(store)
     spec = await patiently(lambda: in_thread(lambda: load_spec(reader, location)), "the storage")
     check_spec(spec, settings.netuid)
@@ -121,7 +123,10 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> 
     )
     last = None if settings.until_revision is None else Revision(settings.until_revision)
     evaluator = Evaluator(spec, dataset, choose_device(settings.device))
-    reports = f"{settings.storage.public_base_url()}/{keys.reports_prefix(spec.run, signer.hotkey).rstrip('/')}"
+    own, reports = None, reports_address(settings.storage, spec.run, signer.hotkey, published)
+    if settings.storage is None:
+        folder = settings.folder / "validator" / signer.hotkey / f"{spec.run}-{spec_hash(spec)[:12]}" / "reports"
+        own = FolderReports(folder, spec.run, signer.hotkey)
     parts = Parts(
         spec=spec,
         signer=signer,
@@ -134,15 +139,37 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort) -> 
         storage_file=settings.storage_file,
         reports_address=reports,
         patience=LOG_PATIENCE,
+        reports=own,
     )
     validator = await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
-    if not validator.board.journal.may_lead():
+    if own is not None:
+        logger.warning("no keys of the storage: this validator follows, and serves its reports at {}", reports)
+    elif not validator.board.journal.may_lead():
         logger.warning(
             "run {} does not let {} lead: this process follows until the owner names it (`brigade run leaders`)",
             spec.run,
             signer.hotkey,
         )
     return validator
+
+
+async def _open_store(location: RunLocation, storage: StorageConfig | None) -> ObjectStore:
+    """With keys the bucket, proved to be ours to write; without keys what everybody can read of it."""
+    if storage is None:
+        if not location.public_read:
+            raise OperatorError(f"the bucket of run {location.run} can't be read without keys: give --storage")
+        return ReadOnlyStore(HttpReader(base_url(location), policy=NO_RETRIES))
+    check_location(location, storage)
+    await in_thread(lambda: probe_bucket(S3Store(storage), secrets.token_hex(8)))
+    place = BucketPlace(location.endpoint, location.bucket, location.prefix)
+    return SwitchingStore(S3Store(storage, policy=NO_RETRIES), place)  # who calls it repeats
+
+
+def reports_address(storage: StorageConfig | None, run: str, hotkey: Hotkey, published: Endpoint) -> str:
+    """Where this validator's reports can be read, as its commitment on chain tells."""
+    if storage is None:
+        return api_address(published.ip, published.port)
+    return f"{storage.public_base_url()}/{keys.reports_prefix(run, hotkey).rstrip('/')}"
 
 
 def check_location(location: RunLocation, storage: StorageConfig) -> None:

@@ -8,6 +8,7 @@ committed; the plan is proved by the slot's hash, each delta by its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from common import keys
 from common.codec.params import F32
@@ -20,7 +21,7 @@ from common.runlog.recompute import merge_round
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
 from common.store.port import ObjectReader
-from common.units import Revision, ShardId
+from common.units import Revision, Sha256, ShardId
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,22 @@ def start_outer(spec: RunSpec, outer: OuterState, reset: bool) -> OuterState:
     return OuterState.zero(len(outer.residual), spec.outer.momentum) if reset else outer
 
 
-def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> ShardMemory:
-    """From the memory of the parent to that of ``node``, by its plan and its deltas.
+@dataclass(frozen=True)
+class Difference:
+    """One hash of a commit that merging again does not give."""
 
-    Raises ``Rejected``: ``merge_mismatch`` when the result is not what the log committed; what ``merge_round`` and
-    ``ObjectReader.fetch`` raise.
+    shard: ShardId
+    what: Literal["update", "weights", "outer_state"]
+    ours: Sha256
+    theirs: Sha256
+
+
+def compare(
+    reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory
+) -> tuple[ShardMemory, tuple[Difference, ...]]:
+    """Merge ``node`` again, from the memory of its parent; what comes out, and every hash that is not the committed.
+
+    Raises what ``merge_round`` and ``ObjectReader.fetch`` raise.
     """
     plan = read_plan(reader, state, node)
     result = merge_round(
@@ -71,15 +83,26 @@ def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: Sha
         start_outer(state.spec, base.outer, node.from_reset),
     )
     made = node.shards[base.shard]
-    pairs = {
-        "update": (result.update, made.update),
-        "weights": (result.weights_sha256, made.weights_sha256),
-        "outer state": (result.outer_sha256, made.outer_sha256),
-    }
-    for what, (ours, theirs) in pairs.items():
-        if ours != theirs:
-            raise Rejected("merge_mismatch", f"merging shard {base.shard} again gives another {what} than committed")
-    return ShardMemory(base.shard, result.new_weights, result.new_outer_state)
+    assert made.update is not None, "only revision 0 is made by no update"
+    pairs = (
+        Difference(base.shard, "update", result.update.sha256, made.update.sha256),
+        Difference(base.shard, "weights", result.weights_sha256, made.weights_sha256),
+        Difference(base.shard, "outer_state", result.outer_sha256, made.outer_sha256),
+    )
+    memory = ShardMemory(base.shard, result.new_weights, result.new_outer_state)
+    return memory, tuple(pair for pair in pairs if pair.ours != pair.theirs)
+
+
+def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> ShardMemory:
+    """From the memory of the parent to that of ``node``, by its plan and its deltas.
+
+    Raises ``Rejected``: ``merge_mismatch`` when the result is not what the log committed; and as ``compare``.
+    """
+    memory, differences = compare(reader, state, node, base)
+    for found in differences:
+        what = found.what.replace("_", " ")
+        raise Rejected("merge_mismatch", f"merging shard {base.shard} again gives another {what} than committed")
+    return memory
 
 
 def rebuild(

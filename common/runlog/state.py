@@ -36,7 +36,7 @@ class RevisionNode:
     plan_sha256: Sha256 | None = None
     """Hash of that slot's bytes."""
     first_step: int = 0
-    """Global step at which training on it begins: the inner steps of the rounds on its ancestors."""
+    """Inner steps of the rounds on its ancestors, as the spec counts them: what a re-warming is measured by."""
     from_reset: bool = False
     """Whether its merge started from an outer state of zero, not its parent's: the first one after a rollback, in a run
     whose policy says so."""

@@ -24,6 +24,7 @@ READY = Facts(
     order="train",
     freeze_in_s=100.0,
     idle=False,
+    restart=False,
     ready=True,
     fetching=False,
     held=Revision(2),

@@ -99,7 +99,7 @@ class FewValues:
     def weights(self) -> Vector:
         return self._x.copy()
 
-    def step(self, batch: Samples, global_step: int) -> StepResult:
+    def step(self, batch: Samples, global_step: int, warmth: float = 1.0) -> StepResult:
         self._steps += 1
         self._x = self._x + noise(1000 + self._steps, 1e-3, len(self._x))
         return StepResult(4.0, 1.0, TOKENS, 1.0, True, "")

@@ -223,7 +223,7 @@ def test_only_the_owner_lets_a_paused_run_go_on(run: Run, tmp_path: Path, bucket
     save_config(config, tmp_path / "storage.json")
     ensure_wallet(tmp_path / "wallets", "owner", make=lambda: Keypair.create_from_uri("//Owner"))
     ensure_wallet(tmp_path / "wallets", "other")
-    there = ("resume", "--dir", tmp_path, "--run", "tiny")
+    there = ("resume", "--no-wait", "--dir", tmp_path, "--run", "tiny")
     code, _, err = run(*there)
     assert (code, "is not paused" in err) == (2, True)
 

@@ -132,16 +132,17 @@ class Rig:
 
     # Starting processes.
 
-    def start_validator(self, *flags: str, name: str = "validator") -> Part:
-        """A validator, on a line of its own to the storage; all but the first log into a folder of their own."""
+    def start_validator(self, *flags: str, name: str = "validator", keys: bool = True) -> Part:
+        """A validator, on a line of its own to the storage; all but the first log into a folder of their own.
+
+        Without ``keys`` it has no write access."""
         apart = () if name == "validator" else ("--log-dir", str(self.logs / name))
         words: tuple[str, ...] = (
             *apart,
             "validator",
             "start",
             *self._identity(name),
-            "--storage",
-            str(self.folder / "storage.json"),
+            *(("--storage", str(self.folder / "storage.json")) if keys else ()),
         )
         words += ("--host", SERVED_IP, "--port", str(self.ports[name]), "--threads", "1")
         return self._start(name, (*words, *flags))

@@ -1,4 +1,4 @@
-"""The FastAPI application: five thin routes. Everything it needs is injected.
+"""The FastAPI application: thin routes. Everything it needs is injected.
 
 Routes do no work of their own: they admit, parse, ask the service and sign. No documentation pages, no redirects, no
 exception that leaves as anything but a typed ``ErrorReply``.
@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from loguru import logger
 from starlette.exceptions import HTTPException
 
+from common.blocking import in_thread
 from common.errors import Rejected, RemoteError, Retryable, SetupError
 from common.wire import (
     CompleteReply,
@@ -21,12 +22,16 @@ from common.wire import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    ReportIndex,
     Status,
     SubmissionReply,
     SubmissionRequest,
     parse,
 )
 from validator.api.security import Caller, Gatekeeper
+
+FOR_EVER = "public, max-age=31536000, immutable"
+"""A name holds the hash of its bytes."""
 
 
 class Service(Protocol):
@@ -35,6 +40,12 @@ class Service(Protocol):
     def health(self) -> Health: ...
 
     def status(self) -> Status: ...
+
+    def report_index(self) -> ReportIndex: ...
+
+    def report(self, name: str) -> bytes:
+        """May block."""
+        ...
 
     def heartbeat(self, caller: Caller, beat: Heartbeat) -> HeartbeatReply: ...
 
@@ -62,6 +73,17 @@ def _add_open_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> 
     async def status(request: Request) -> Response:
         gatekeeper.admit_open(request)
         return json_response(service.status())
+
+    @app.get("/v1/reports")
+    async def report_index(request: Request) -> Response:
+        gatekeeper.admit_open(request)
+        return json_response(service.report_index())
+
+    @app.get("/v1/reports/{name}")
+    async def report(request: Request, name: str) -> Response:
+        gatekeeper.admit_open(request)
+        body = await in_thread(lambda: service.report(name))
+        return Response(body, media_type="application/json", headers={"cache-control": FOR_EVER})
 
 
 def _add_signed_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> None:

@@ -34,6 +34,7 @@ STATUS = {
     "wrong_hotkey": 403,
     "wrong_key": 403,
     "not_found": 404,
+    "object_missing": 404,
     "method_not_allowed": 405,
     "not_leader": 409,
     "round_closed": 409,

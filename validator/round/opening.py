@@ -22,6 +22,8 @@ class Opening:
     """open: append ``round_opened``; pause, resume: append that entry; wait: for the owner's order; rest: the run has
     reached what it was started for."""
     reason: str
+    order: Sha256 | None = None
+    """Of resume: the command."""
 
 
 def next_opening(run: RunState, until: Revision | None = None, order: Sha256 | None = None) -> Opening:
@@ -30,7 +32,7 @@ def next_opening(run: RunState, until: Revision | None = None, order: Sha256 | N
         raise ValueError(f"round {run.open_round.round} is open")
     if run.paused is not None:
         if order is not None:
-            return Opening("resume", "the owner has looked: the run goes on")
+            return Opening("resume", "the owner has looked: the run goes on", order)
         return Opening("wait", f"paused for {run.paused.code}: `brigade run resume` goes on")
     if len(run.failures) >= MAX_FAILURES:
         told = f"{len(run.failures)} rounds in a row were aborted for what was delivered"

@@ -18,10 +18,11 @@ from common.errors import Rejected
 from common.identity import Signer
 from common.reports import MAX_REPORT_BYTES, MemberReport, Report, decode_report, sign_report
 from common.spec import SCHEMA, RunSpec
-from common.store.port import ObjectMissing, ObjectStore
+from common.store.port import ObjectMissing
 from common.units import Hotkey, Revision, RoundId, sha256_hex
 from validator.ledger import Account, Totals, restored
 from validator.outages import only_facts
+from validator.reports_place import ReportStore
 from validator.scoring.policy import Score, Seat, supported_times
 
 MAX_WHY = 300
@@ -70,14 +71,14 @@ def make_report(
     )
 
 
-def write_report(store: ObjectStore, report: Report, signer: Signer) -> str:
+def write_report(store: ReportStore, report: Report, signer: Signer) -> str:
     """Seal the report and put it; its key. Raises as ``seal_report``; ``Retryable`` when the store stays away."""
     key, body = seal_report(report, signer)
     put_report(store, key, body)
     return key
 
 
-def put_report(store: ObjectStore, key: str, body: bytes) -> None:
+def put_report(store: ReportStore, key: str, body: bytes) -> None:
     """Put a sealed report. ``Retryable`` when the store stays away: the same bytes may be put again."""
     with only_facts():
         store.put(key, body)
@@ -103,14 +104,14 @@ class Found:
     """Held-out loss at revision 0, if the report of the first round is there."""
 
 
-def read_reports(store: ObjectStore, spec: RunSpec, validator: Hotkey) -> tuple[Report, ...]:
+def read_reports(store: ReportStore, spec: RunSpec, validator: Hotkey) -> tuple[Report, ...]:
     """All reports of one validator, one a round, by round. Blocking; ``Retryable`` when the store stays away."""
     rounds = _keys_by_round(store, spec.run, validator)
     found = (_first_readable(store, spec.run, rounds[round_id], validator) for round_id in sorted(rounds))
     return tuple(report for report in found if report is not None)
 
 
-def find_reports(store: ObjectStore, run: str, validator: Hotkey) -> Found:
+def find_reports(store: ReportStore, run: str, validator: Hotkey) -> Found:
     """The latest report of this validator, and what its earliest tells of revision 0; reads no more than it needs."""
     rounds = _keys_by_round(store, run, validator)
     found = (_first_readable(store, run, rounds[round_id], validator) for round_id in sorted(rounds, reverse=True))
@@ -121,18 +122,18 @@ def find_reports(store: ObjectStore, run: str, validator: Hotkey) -> Found:
     return Found(newest, first.heldout_loss_base if first and first.revision == int(first.committed) else None)
 
 
-def _keys_by_round(store: ObjectStore, run: str, validator: Hotkey) -> dict[int, list[str]]:
+def _keys_by_round(store: ReportStore, run: str, validator: Hotkey) -> dict[int, list[str]]:
     rounds: dict[int, list[str]] = {}
     with only_facts():
         listed = [info.key for info in store.list(keys.reports_prefix(run, validator))]
     for key in listed:
         parts = keys.parse_key(run, key)
-        if parts is not None and parts.round_id is not None:
+        if parts is not None and parts.kind == "report" and parts.round_id is not None:
             rounds.setdefault(parts.round_id, []).append(key)
     return rounds
 
 
-def _first_readable(store: ObjectStore, run: str, candidates: list[str], validator: Hotkey) -> Report | None:
+def _first_readable(store: ReportStore, run: str, candidates: list[str], validator: Hotkey) -> Report | None:
     """The report that counts for a round: the first, in the order of the keys, that is one."""
     read = (_read(store, run, key, validator) for key in sorted(candidates))
     return next((report for report in read if report is not None), None)
@@ -170,7 +171,7 @@ def accounts(report: Report | None) -> dict[Hotkey, Account]:
     }
 
 
-def _read(store: ObjectStore, run: str, key: str, validator: Hotkey) -> Report | None:
+def _read(store: ReportStore, run: str, key: str, validator: Hotkey) -> Report | None:
     try:
         with only_facts():
             body = store.get(key, max_bytes=MAX_REPORT_BYTES).body

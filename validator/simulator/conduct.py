@@ -142,6 +142,7 @@ class Conduct:
             order=order,
             freeze_in_s=freeze_in_s,
             idle=False,
+            restart=False,
             ready=True,
             fetching=False,
             held=session.held,

@@ -79,7 +79,7 @@ def headline(status: Status) -> str:
 
 def waiting_lines(status: Status) -> list[str]:
     """What the run waits for; while it is paused that is its owner, and this tells why and what to type."""
-    return [printable(text) for text in (status.waiting_for, status.paused) if text]
+    return [printable(text) for text in (status.waiting_for, status.paused, *status.convicted) if text]
 
 
 def stall_lines(status: Status, names: Names) -> list[str]:

@@ -1,0 +1,178 @@
+"""A validator that does not lead: it merges every committed revision by itself, and compares all hashes bit for bit.
+
+One revision after the other, in the order of their numbers, also those that were rolled back; what is right stays in
+memory, so that a takeover merges at once, and is scored, so that the weights on chain are this validator's own opinion.
+A revision that was merged wrongly is said loudly and not scored, and nobody here leads on from it: its owner takes the
+lead away (`brigade run leaders`) and rolls back. Invariants: nothing is checked twice; what this hotkey led itself
+needs no check; no more rounds wait for their score than ``MOST_WAITING``. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from loguru import logger
+
+from common.blocking import in_thread
+from common.errors import Rejected, Retryable
+from common.runlog.remerge import Difference, ShardMemory, compare
+from common.runlog.state import RevisionNode, RunState
+from common.units import Hotkey, Revision
+from validator.board import Board
+from validator.heads import Heads, Memories
+from validator.rounds import MOST_MADE_UP, finished_as_committed
+from validator.scorer import Scorer
+
+MOST_WAITING = 8
+"""Checked rounds that wait for their score; more of them wait in the log."""
+TRIES = 3
+"""Looks at a revision that can't be merged from what the bucket holds, before the next one is looked at."""
+MOST_TOLD = 8
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A revision whose hashes are not those of its own plan."""
+
+    revision: Revision
+    leader: Hotkey | None
+    differences: tuple[Difference, ...]
+
+    @property
+    def told(self) -> str:
+        """In one sentence, with the evidence of the first difference."""
+        found = self.differences[0]
+        return (
+            f"{self.leader} merged revision {self.revision} wrongly: shard {found.shard} has "
+            f"{found.what.replace('_', ' ')} {found.theirs[:16]}…, its own plan gives {found.ours[:16]}…; "
+            f"{len(self.differences)} hashes differ"
+        )
+
+
+class Following:
+    """Checks commits for one process, one at a time beside everything else."""
+
+    def __init__(self, board: Board, heads: Heads, scorer: Scorer) -> None:
+        self._board = board
+        self._heads = heads
+        self._scorer = scorer
+        self._next: Revision | None = None
+        self._tries = 0
+        self._task: asyncio.Task[None] | None = None
+        self.wrong: dict[Revision, Wrong] = {}
+
+    async def look(self, wait_s: float) -> bool:
+        """Go on with the check that is due; wait so long for it. Whether another one is due now."""
+        if self._task is not None and self._task.done():
+            task, self._task = self._task, None
+            task.result()
+        if self._task is None:
+            node = self._due()
+            if node is None:
+                return False
+            self._task = asyncio.create_task(self._turn(node), name="following")
+        done, _ = await asyncio.wait({self._task}, timeout=wait_s)
+        return bool(done)
+
+    def stop(self) -> None:
+        """Leave a check under way."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def refusal(self) -> str:
+        """Why nobody here may lead on from the head; empty when nothing is known against it."""
+        if not self.wrong:
+            return ""
+        run = self._board.journal.state
+        found = next((self.wrong[node.revision] for node in run.lineage(run.head) if node.revision in self.wrong), None)
+        if found is None:
+            return ""
+        return f"{found.told}: not led on from here until the owner has rolled the run back to before it"
+
+    def told(self) -> list[str]:
+        """What was found, for the status: the newest of it."""
+        return [found.told for found in self.wrong.values()][-MOST_TOLD:]
+
+    def progress(self) -> str:
+        """How far the checks are."""
+        head = self._board.journal.state.head
+        if self._next is None or self._next > head:
+            return f"revision {head} is checked"
+        return f"checking revision {self._next} of {head}"
+
+    def _due(self) -> RevisionNode | None:
+        """The next revision that somebody else has led to, if there is room for its score."""
+        run = self._board.journal.state
+        if self._next is None:
+            self._next = _first(run, self._board.standing.reported_round)
+        while (node := run.revisions.get(self._next)) is not None and _leader_of(run, node) == self._own:
+            self._next = Revision(self._next + 1)
+        return node if node is not None and self._scorer.backlog < MOST_WAITING else None
+
+    @property
+    def _own(self) -> Hotkey:
+        return self._board.signer.hotkey
+
+    async def _turn(self, node: RevisionNode) -> None:
+        run, board = self._board.journal.state, self._board
+        try:
+            memories, differences = await in_thread(lambda: self._merge(run, node))
+        except Retryable as fault:
+            logger.debug("revision {} is not checked yet: {}", node.revision, fault)
+            return
+        except Rejected as refusal:
+            self._pass_by(node, refusal)
+            return
+        if differences:
+            self._convict(Wrong(node.revision, _leader_of(run, node), differences))
+        else:
+            self._heads.keep(node.revision, memories)
+            ended = await in_thread(lambda: finished_as_committed(run, board.reader, node))
+            if ended is not None:
+                self._scorer.add(ended)
+            logger.bind(event="checked", revision=int(node.revision)).info(
+                "revision {} checked: every hash is that of its plan", node.revision
+            )
+        self._go_on(node)
+
+    def _merge(self, run: RunState, node: RevisionNode) -> tuple[Memories, tuple[Difference, ...]]:
+        """In a worker thread."""
+        assert node.parent is not None, "revision 0 is not checked"
+        memories: list[ShardMemory] = []
+        differences: list[Difference] = []
+        for base in self._heads.get(run, node.parent):
+            memory, found = compare(self._board.reader, run, node, base)
+            memories.append(memory)
+            differences += found
+        return tuple(memories), tuple(differences)
+
+    def _convict(self, found: Wrong) -> None:
+        self.wrong[found.revision] = found
+        facts = {"revision": int(found.revision), "leader": str(found.leader)}
+        logger.bind(event="merged_wrongly", **facts).error("{}; it is not scored", found.told)
+
+    def _pass_by(self, node: RevisionNode, refusal: Rejected) -> None:
+        self._tries += 1
+        if self._tries >= TRIES:
+            logger.warning("revision {} can't be checked, nor scored: {}", node.revision, refusal)
+            self._go_on(node)
+
+    def _go_on(self, node: RevisionNode) -> None:
+        self._tries = 0
+        self._next = Revision(node.revision + 1)
+
+
+def _first(run: RunState, reported: int | None) -> Revision:
+    """After the newest reported round; without a report the newest few of the head's lineage."""
+    path = run.lineage(run.head)[1:]
+    if reported is None:
+        recent = path[-MOST_MADE_UP:]
+        return recent[0].revision if recent else Revision(run.head + 1)
+    later = [node.revision for node in run.revisions.values() if node.round is not None and node.round > reported]
+    return min(later, default=Revision(max(run.revisions) + 1))
+
+
+def _leader_of(run: RunState, node: RevisionNode) -> Hotkey | None:
+    """Who led when the revision was committed."""
+    return next((leader.hotkey for leader in reversed(run.leaders) if leader.seq < node.seq), None)
