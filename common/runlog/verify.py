@@ -24,6 +24,7 @@ from common.errors import Rejected
 from common.keys import KeyParts
 from common.model.layout import run_layouts
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission
+from common.reductions import decode_reduction
 from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
 from common.runlog.commands import MAX_COMMAND_BYTES, decode_command

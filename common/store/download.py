@@ -2,8 +2,8 @@
 
 Invariants: never more than ``max_bytes`` are accepted, whatever the server announces; a resumed download joins only
 bytes of one version (If-Match with the first reply's ETag, and the size must stay the same); what comes out has the
-expected size and SHA-256. Of a part of an object only the object's size is checked. The state lives in ``_Download``; an attempt
-is one request.
+expected size and SHA-256. Of a part of an object only the object's size is checked. The state lives in ``_Download``;
+an attempt is one request.
 """
 
 from __future__ import annotations
