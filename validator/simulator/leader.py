@@ -280,6 +280,8 @@ class Leader(Process):
             self.freeze_at_s = now_s + freeze_in_s(current.state, facts.members, now_s, current.policy)
         if current.state.phase is not before:
             self._phase_changed(before)
+            if current.state.phase is Phase.REDUCED and len(world.validators) > 1:
+                return world.settings.storage_latency_s  # so long another may come between
         if decision.action is Action.WAIT:
             return self._wait_s(decision, core.trained_tokens(facts))
         return self._act(decision)

@@ -86,6 +86,8 @@ class World:
         self.sessions: list[Session] = []
         self.losses: list[float] = [problem.loss(first)]
         self.phase_s: dict[str, float] = {}
+        self.timeline: list[tuple[float, RoundId, str]] = []
+        """When phases began."""
         self.aborts: dict[str, int] = {}
         self.failed: list[RoundAborted] = []
         """Rounds that ended for what was delivered, oldest first."""
@@ -283,7 +285,9 @@ class World:
         self._phase = (name, self.queue.now_s)
         opened = self.records.state.open_round
         last = RoundId(self.records.state.next_round - 1)
-        self.on_phase(opened.round if opened is not None else last, name)
+        round_id = opened.round if opened is not None else last
+        self.timeline.append((self.queue.now_s, round_id, name))
+        self.on_phase(round_id, name)
 
     def note_fate(self, fate: Fate) -> None:
         """No step may be merged twice."""
