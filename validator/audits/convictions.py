@@ -132,9 +132,7 @@ class Convictions:
             logger.warning("{} is no conviction: {}", key, refusal)
             return None
 
-    def _conviction(
-        self, accused: Accused, told: str, fault: LeftOut | MergedWrongly | RejectedFalsely
-    ) -> Conviction:
+    def _conviction(self, accused: Accused, told: str, fault: LeftOut | MergedWrongly | RejectedFalsely) -> Conviction:
         return Conviction(
             schema=SCHEMA,
             run=self._run,
