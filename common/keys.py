@@ -52,6 +52,16 @@ def update_key(run: str, round_id: RoundId, shard: ShardId, sha256: Sha256) -> s
     return f"runs/{run}/rounds/{round_id}/{shard}/updates/{sha256}.update"
 
 
+def mean_key(run: str, round_id: RoundId, shard: ShardId, partition: int, hotkey: Hotkey, sha256: Sha256) -> str:
+    """An owner's copy of the mean of a partition."""
+    return f"runs/{run}/rounds/{round_id}/{shard}/means/{partition}/{hotkey}/{sha256}.mean"
+
+
+def reduction_key(run: str, round_id: RoundId, hotkey: Hotkey, sha256: Sha256) -> str:
+    """An owner's signed word for its copies; ``sha256`` is that of the object's bytes."""
+    return f"runs/{run}/rounds/{round_id}/reductions/{hotkey}/{sha256}.json"
+
+
 def snapshot_key(run: str, revision: Revision, shard: ShardId, sha256: Sha256) -> str:
     return f"runs/{run}/revisions/{revision}/{shard}/{sha256}.safetensors"
 
@@ -96,7 +106,7 @@ class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""
 
     kind: str
-    """spec, lease, log, command, delta, manifest, update, snapshot or report."""
+    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot or report."""
     sha256: Sha256 | None = None
     """Hash in the name: of the bytes, or for a manifest of its delta's."""
     seq: int | None = None
@@ -104,6 +114,7 @@ class KeyParts:
     revision: Revision | None = None
     shard: ShardId | None = None
     hotkey: Hotkey | None = None
+    partition: int | None = None
 
 
 _HASH = r"(?P<sha256>[0-9a-f]{64})"
@@ -117,6 +128,8 @@ _PATTERNS = {
     "update": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/updates/{_HASH}\.update",
     "delta": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/{_HOTKEY}/{_HASH}\.delta",
     "manifest": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/{_HOTKEY}/{_HASH}\.json",
+    "mean": rf"rounds/(?P<round>{_NUMBER})/(?P<shard>{_NUMBER})/means/(?P<partition>{_NUMBER})/{_HOTKEY}/{_HASH}\.mean",
+    "reduction": rf"rounds/(?P<round>{_NUMBER})/reductions/{_HOTKEY}/{_HASH}\.json",
     "snapshot": rf"revisions/(?P<revision>{_NUMBER})/(?P<shard>{_NUMBER})/{_HASH}\.safetensors",
     "report": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.json",
 }
@@ -148,4 +161,5 @@ def _parts(kind: str, found: dict[str, str]) -> KeyParts:
         revision=None if revision is None else Revision(revision),
         shard=None if shard is None else ShardId(shard),
         hotkey=Hotkey(found["hotkey"]) if "hotkey" in found else None,
+        partition=number("partition"),
     )

@@ -24,6 +24,9 @@ Threads = Annotated[
     int | None, typer.Option(envvar="BRIGADE_THREADS", min=1, help="PyTorch's threads; all cores if not given.")
 ]
 JsonLines = Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Log as JSON lines.")]
+Reduce = Annotated[
+    str, typer.Option(envvar="BRIGADE_REDUCE", help="Who adds the deltas up: leader, or butterfly (the miners).")
+]
 DEFAULT_CHAIN = "ws://127.0.0.1:9944"
 
 Endpoint = Annotated[

@@ -12,14 +12,13 @@ from common import canonical, keys
 from common.canonical import Json
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer, open_record, sign_record
-from common.spec import SCHEMA
+from common.spec import MAX_PARTITIONS, SCHEMA
 from common.typed import from_json, to_json
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
 
 MANIFEST = "manifest"
 RECEIPT = "receipt"
 MAX_MANIFEST_BYTES = 256 * 1024
-MAX_PARTITIONS = 2048
 MAX_SAMPLE_RANGES = 64
 
 

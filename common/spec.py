@@ -33,6 +33,8 @@ MAX_SCHEDULE = 1 << 12
 MAX_TRIAL = 1 << 14
 """Sequences on which a delta may be tried."""
 MAX_WAIT_S = 30 * 86400.0
+MAX_PARTITIONS = 2048
+MAX_REDUNDANCY = 8
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,32 @@ class ScoringSpec(_Rounded):
 
 
 @dataclass(frozen=True)
+class ReduceSpec(_Rounded):
+    """Who computes the mean of a round's deltas."""
+
+    kind: Literal["leader", "butterfly"]
+    """leader: the leader alone. butterfly: the miners, a partition each, and the leader checks them."""
+    partitions: int
+    """Ranges that a delta is cut into; its manifest names each by hash. What a miner has to read in a round stays the
+    same however many miners there are, as long as there are no more of them than partitions × redundancy."""
+    redundancy: int
+    """Owners of a partition, whose copies must agree bit for bit. 1 with the leader alone."""
+    audits: int
+    """Partitions that the leader computes in a round though their copies agree, drawn after the copies are there. As
+    many as there are partitions make it certain that nothing false is committed, at the cost of a whole reduction.
+    0 with the leader alone."""
+
+    def check(self) -> None:
+        _require(1 <= self.partitions <= MAX_PARTITIONS, f"partitions must be between 1 and {MAX_PARTITIONS}")
+        if self.kind == "leader":
+            _require(self.redundancy == 1, "a leader that reduces alone makes one copy: redundancy must be 1")
+            _require(self.audits == 0, "a leader that reduces alone checks nobody: audits must be 0")
+            return
+        _require(2 <= self.redundancy <= MAX_REDUNDANCY, f"redundancy must be between 2 and {MAX_REDUNDANCY}")
+        _require(0 <= self.audits <= self.partitions, "audits must be between 0 and partitions")
+
+
+@dataclass(frozen=True)
 class RestartSpec(_Rounded):
     """What begins anew after a rollback, and after a pause so long that the run went cold."""
 
@@ -321,6 +349,7 @@ class RunSpec(_Rounded):
     gates: GateSpec
     scoring: ScoringSpec
     restart: RestartSpec
+    reduce: ReduceSpec
 
     def check(self) -> None:
         if self.schema != SCHEMA:

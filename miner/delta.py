@@ -28,8 +28,6 @@ from miner.trace import claimed, sample_ranges, trace_root
 from miner.work import Mark, Work
 
 SHARD = ShardId(0)
-NUM_PARTITIONS = 1
-"""Ranges of a delta that the manifest names by hash; more of them come with the butterfly."""
 ADAM_REACH = 4.0
 """AdamW moves a value by at most about this many learning rates a step."""
 REJECTED_CAP = 2.0
@@ -146,5 +144,5 @@ def _manifest(
         steps=len(trace),
         samples=samples,
         trace_root=trace_root(trace),
-        partitions=partition_hashes(delta, len(mark.work.moved), params, NUM_PARTITIONS),
+        partitions=partition_hashes(delta, len(mark.work.moved), params, spec.reduce.partitions),
     )

@@ -106,6 +106,6 @@ def check_bytes(body: bytes, spec: RunSpec, manifest: Manifest, count: int) -> F
             pass  # decoding proves it; a piece at a time, since many are checked beside a merge
     except Rejected as refusal:
         return Finding(refusal.code, refusal.message[:200])
-    if partition_hashes(body, count, params, len(manifest.partitions)) != manifest.partitions:
+    if partition_hashes(body, count, params, spec.reduce.partitions) != manifest.partitions:
         return Finding("bad_partitions", "the hashes of the partitions are not those of the bytes")
     return Finding()

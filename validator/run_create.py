@@ -24,6 +24,7 @@ from common.clock import Clock, SystemClock
 from common.data.index import INDEX_NAME, MAX_INDEX_BYTES, DatasetIndex, decode_index
 from common.errors import OperatorError, Rejected, SetupError
 from common.identity import KeypairSigner, Signer
+from common.options import Reduce
 from common.runlog.casput import Patience
 from common.runlog.genesis import create_run
 from common.runlog.reader import LogReader
@@ -34,7 +35,7 @@ from common.store.port import ObjectStore
 from common.store.reader import StoreReader
 from common.store.s3 import S3Store
 from common.units import Hotkey, Sha256, format_bytes, sha256_hex
-from validator.up.defaults import DEFAULT_PRESET, POLICIES, Choices, check, make_spec
+from validator.up.defaults import DEFAULT_PRESET, LEADER, POLICIES, Choices, check, make_spec
 
 Say = Callable[[str], None]
 
@@ -142,9 +143,10 @@ def create(
     num_shards: Annotated[
         int, typer.Option(envvar="BRIGADE_NUM_SHARDS", help="Contiguous parts of the model.", min=1)
     ] = 1,
+    reduce: Reduce = LEADER,
 ) -> None:
     """Create a run: dataset, spec, revision 0 and genesis into the bucket, its location onto the chain."""
-    choices = Choices(run, preset, seed, miners, codec, density, steps, num_shards)
+    choices = Choices(run, preset, seed, miners, codec, density, steps, num_shards, reduce)
     check(choices)
     keys_of_owner = open_wallet(wallet_path, wallet, hotkey)
     config = load_config(storage)

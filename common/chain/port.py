@@ -84,6 +84,10 @@ class ChainPort(Protocol):
         """The number of the newest block."""
         ...
 
+    async def finalized_hash(self, number: int) -> str | None:
+        """The hash of block ``number``, ``0x`` and 64 hex digits; None while it is not finalized."""
+        ...
+
     async def genesis_hash(self) -> str:
         """``0x`` and 64 hex digits; names the chain."""
         ...

@@ -145,6 +145,14 @@ class SdkChain:
         """See ``ChainPort``."""
         return await self._run(lambda client: client.block())
 
+    async def finalized_hash(self, number: int) -> str | None:
+        """See ``ChainPort``."""
+
+        async def read(client: bt.Client) -> str | None:
+            return await client._substrate.block_hash(number) if await client.finalized_block() >= number else None
+
+        return await self._run(read)
+
     async def genesis_hash(self) -> str:
         """See ``ChainPort``."""
         # Not block_info(0), which would fetch the metadata of the chain's first runtime.

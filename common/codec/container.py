@@ -96,6 +96,29 @@ def decode_stream(data: bytes | memoryview, *, expect: CodecParams, count: int) 
         yield first * CHUNK, _decode_body(body, expect, count, first, scale)
 
 
+def decode_range(
+    records: bytes | memoryview, scale: int, *, expect: CodecParams, count: int, chunks: tuple[int, int]
+) -> F32:
+    """The values of the chunks [start, end) of a vector of ``count``, from just their bytes and the header's scale.
+
+    For one who reads a part of an object: what only the whole can tell (``check``) is left to those who read it all.
+    Raises ``Rejected``.
+    """
+    first, last = chunks
+    start, end = (min(HEADER_BYTES + at * record_bytes(expect), encoded_size(count, expect)) for at in chunks)
+    if len(records) != end - start:
+        raise Rejected("wrong_size", f"{len(records)} bytes; the chunks {first} to {last} take {end - start}")
+    if not _scale_allowed(scale, expect):
+        raise Rejected("bad_header", f"the scale {scale} is not allowed here")
+    out = np.empty(max(0, min(last * CHUNK, count) - first * CHUNK), dtype=np.float32)
+    size = record_bytes(expect)
+    for at in range(first, last, _STREAM_CHUNKS):
+        own = slice((at - first) * size, (min(at + _STREAM_CHUNKS, last) - first) * size)
+        values = _decode_body(memoryview(records)[own], expect, count, at, scale)
+        out[(at - first) * CHUNK :][: len(values)] = values
+    return out
+
+
 def check(data: bytes | memoryview, *, expect: CodecParams, count: int) -> int:
     """Checks header, size and scale of a whole object without decoding it; gives the scale, raises ``Rejected``."""
     size = encoded_size(count, expect)

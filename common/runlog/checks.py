@@ -128,5 +128,5 @@ def check_member(state: RunState, member: PlanMember, stored: StoredSubmission) 
 def check_partitions(state: RunState, manifest: Manifest, delta: bytes, count: int) -> None:
     """An accepted delta's ranges have the hashes that its manifest gives them; ``count`` is the shard's length."""
     params = delta_params(state.spec.codec, manifest.base_revision)
-    if manifest.partitions != partition_hashes(delta, count, params, len(manifest.partitions)):
+    if manifest.partitions != partition_hashes(delta, count, params, state.spec.reduce.partitions):
         raise Rejected("wrong_partitions", "its partitions do not have the hashes that its manifest gives them")

@@ -8,7 +8,7 @@ time, so memory holds a few vectors of the shard's length, however many members 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from common.codec.container import decode
@@ -74,21 +74,43 @@ def merge_values(
     outer_state: OuterState,
 ) -> MergeResult:
     """``merge_round`` for whoever has the deltas decoded already."""
-    members = [m for m in plan.members if m.shard == shard and m.decision == "accepted"]
-    if not members:
-        raise Rejected("no_members", f"the plan of round {plan.round} accepts nobody on shard {shard}")
+    members = accepted_members(plan, shard)
     mean = MeanAccumulator(len(base_weights))
     for member in members:
         mean.add(member.scale, values_of(member))
     try:
+        values = mean.finish(divisor(plan, members))
+    except ValueError as error:
+        raise _bad_merge(plan, shard, error) from None
+    return merge_mean(spec, shard, plan, values, base_weights, outer_state)
+
+
+def accepted_members(plan: RoundFrozen, shard: ShardId) -> tuple[PlanMember, ...]:
+    """Whose deltas make the mean of ``shard``, in the order in which they are added. ``Rejected('no_members')``."""
+    members = tuple(m for m in plan.members if m.shard == shard and m.decision == "accepted")
+    if not members:
+        raise Rejected("no_members", f"the plan of round {plan.round} accepts nobody on shard {shard}")
+    return members
+
+
+def divisor(plan: RoundFrozen, members: Iterable[PlanMember]) -> float:
+    """What the sum of the accepted members is divided by. Raises ``ValueError``."""
+    return damped_divisor((member.weight for member in members), plan.damping)
+
+
+def merge_mean(
+    spec: RunSpec, shard: ShardId, plan: RoundFrozen, mean: F32, base_weights: F32, outer_state: OuterState
+) -> MergeResult:
+    """``merge_round`` for whoever has the mean of the accepted deltas already, however it was put together."""
+    try:
         update = compress_update(
-            mean.finish(damped_divisor((member.weight for member in members), plan.damping)),
+            mean,
             outer_state.residual,
             update_params(spec.codec, plan.base_revision),
         )
         weights, momentum = _step(spec, base_weights, update.values, outer_state.momentum)
     except ValueError as error:
-        raise Rejected("bad_merge", f"round {plan.round}, shard {shard}: {error}") from None
+        raise _bad_merge(plan, shard, error) from None
     outer = OuterState(momentum, update.residual)
     return MergeResult(update.data, update.values, weights, outer, weights_hash(weights), hash_outer(outer))
 
@@ -115,6 +137,10 @@ def hash_outer(outer: OuterState) -> Sha256:
         digest.update(little_endian_bytes(outer.momentum))
     digest.update(little_endian_bytes(outer.residual))
     return Sha256(digest.hexdigest())
+
+
+def _bad_merge(plan: RoundFrozen, shard: ShardId, error: ValueError) -> Rejected:
+    return Rejected("bad_merge", f"round {plan.round}, shard {shard}: {error}")
 
 
 def _decoded(spec: RunSpec, data: bytes, member: PlanMember, count: int) -> F32:

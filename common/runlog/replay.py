@@ -186,6 +186,7 @@ def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
         opened.plan_sha256,
         first_step=parent.first_step + state.spec.inner.steps_of(parent.revision),
         from_reset=state.resets_outer,
+        merged_bytes=_merged_bytes(state.spec, opened.plan),
     )
     return replace(
         state,
@@ -198,6 +199,14 @@ def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
         merged=state.merged.union(accepted),
         failures=(),
     )
+
+
+def _merged_bytes(spec: RunSpec, plan: RoundFrozen) -> tuple[int, ...]:
+    sizes = [0] * spec.num_shards
+    for member in plan.members:
+        if member.decision == "accepted":
+            sizes[member.shard] += member.delta.size_bytes
+    return tuple(sizes)
 
 
 _EFFECTS: Mapping[type[EntryData], Callable[[RunState, Entry, Any], RunState]] = {

@@ -40,6 +40,8 @@ class RevisionNode:
     from_reset: bool = False
     """Whether its merge started from an outer state of zero, not its parent's: the first one after a rollback, in a run
     whose policy says so."""
+    merged_bytes: tuple[int, ...] = ()
+    """Of each shard: the size of the deltas that its plan accepted, which whoever merges it again has to read."""
 
     @property
     def sha256(self) -> Sha256:

@@ -24,6 +24,7 @@ from common.errors import Rejected
 from common.keys import KeyParts
 from common.model.layout import run_layouts
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission
+from common.reductions import decode_reduction
 from common.reports import MAX_REPORT_BYTES
 from common.runlog import checks
 from common.runlog.commands import MAX_COMMAND_BYTES, decode_command
@@ -307,7 +308,7 @@ def _verify_rest(work: _Work, state: RunState) -> None:
         with _naming(info.key):
             _verify_object(work, state, info, parts)
         check_tail(state, work.told, info.key, parts)
-        if parts.kind in ("lease", "report") or info.key in named:
+        if parts.kind in ("lease", "report", "mean", "reduction") or info.key in named:
             continue
         if (parts.round_id, parts.shard, parts.hotkey) in places:
             work.replaced += parts.kind == "delta"
@@ -331,7 +332,7 @@ def _prove_bytes(work: _Work, info: ObjectInfo, kind: str, sha256: Sha256) -> No
 
 
 def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyParts) -> None:
-    if parts.kind in ("delta", "update", "snapshot"):
+    if parts.kind in ("delta", "update", "snapshot", "mean"):
         assert parts.sha256 is not None
         _prove_bytes(work, info, parts.kind, parts.sha256)
         return
@@ -341,6 +342,9 @@ def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyPar
     elif parts.kind == "command":
         checks.check_name(parts, body)
         decode_command(body, state.spec)
+    elif parts.kind == "reduction":
+        checks.check_name(parts, body)
+        decode_reduction(body, work.run)
     elif parts.kind == "report":
         report = checks.check_report(state, parts, body)
         check_tail(state, work.told, info.key, parts)

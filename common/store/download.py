@@ -2,8 +2,8 @@
 
 Invariants: never more than ``max_bytes`` are accepted, whatever the server announces; a resumed download joins only
 bytes of one version (If-Match with the first reply's ETag, and the size must stay the same); what comes out has the
-expected size and SHA-256. Of an object's start only the size is checked. The state lives in ``_Download``; an attempt
-is one request.
+expected size and SHA-256. Of a part of an object only the object's size is checked. The state lives in ``_Download``;
+an attempt is one request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Expected:
     sha256: Sha256 | None = None
     size_bytes: int | None = None
     start_bytes: int | None = None
-    """Only so many bytes from the start are wanted; None: all of them."""
+    """Only so many bytes, from ``first_byte`` on, are wanted; None: all of them."""
+    first_byte: int = 0
 
     def check_size(self, total_bytes: int) -> None:
         """Raise ``too_large`` or ``size_mismatch`` for an object of ``total_bytes``."""
@@ -125,9 +126,10 @@ class _Download:
 
     def _headers(self) -> dict[str, str]:
         headers = {"accept-encoding": "identity"}
-        last = "" if self._expected.start_bytes is None else self._expected.start_bytes - 1
-        if self._received_bytes or self._expected.start_bytes:
-            headers["range"] = f"bytes={self._received_bytes}-{last}"
+        wanted_bytes, first = self._expected.start_bytes, self._expected.first_byte
+        last = "" if wanted_bytes is None else first + wanted_bytes - 1
+        if self._received_bytes or wanted_bytes:
+            headers["range"] = f"bytes={first + self._received_bytes}-{last}"
         if self._received_bytes and self._etag:
             headers["if-match"] = self._etag
         return headers
@@ -144,12 +146,13 @@ class _Download:
     def _fresh_total(self, reply: urllib3.BaseHTTPResponse) -> int | None:
         """A whole object, asked for or not: begin again with it."""
         self._restart()
+        self._skip_bytes = self._expected.first_byte
         length = reply.headers.get("content-length", "")
         return int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
 
     def _resumed_total(self, reply: urllib3.BaseHTTPResponse) -> int:
         match = _CONTENT_RANGE.fullmatch(reply.headers.get("content-range", ""))
-        if match is None or int(match[1]) != self._received_bytes:
+        if match is None or int(match[1]) != self._expected.first_byte + self._received_bytes:
             raise Rejected("refused", f"{self._expected.key}: the server sent another range than was asked for")
         return int(match[3])
 
@@ -166,6 +169,9 @@ class _Download:
         return wanted_bytes is not None and self._received_bytes >= wanted_bytes
 
     def _take(self, block: bytes) -> None:
+        skipped = min(self._skip_bytes, len(block))
+        self._skip_bytes -= skipped
+        block = block[skipped:]
         if self._expected.start_bytes is not None:
             block = block[: self._expected.start_bytes - self._received_bytes]
         self._received_bytes += len(block)
@@ -177,7 +183,7 @@ class _Download:
         self.most_bytes = max(self.most_bytes, self._received_bytes)
 
     def _restart(self) -> None:
-        self._received_bytes = 0
+        self._received_bytes = self._skip_bytes = 0
         self._hash = hashlib.sha256()
         self._sink.restart()
 

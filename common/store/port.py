@@ -201,6 +201,15 @@ class StartReader(ObjectReader, Protocol):
         ...
 
 
+class RangeReader(Protocol):
+    """Reads parts of objects."""
+
+    def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
+        """Bytes [start, end), at least one, of an object of ``size_bytes``, which no hash proves: the caller has to.
+        Raises as ``ObjectReader.fetch``."""
+        ...
+
+
 def check_key(key: str) -> str:
     """``key`` itself, if it is plain, relative and short; else ``Rejected("bad_key")``."""
     if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):

@@ -54,6 +54,12 @@ class HttpReader:
         self._download(Expected(check_key(key), size_bytes, None, size_bytes, start_bytes), sink)
         return bytes(sink.body)
 
+    def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
+        """See ``RangeReader.fetch_range``."""
+        sink = MemorySink()
+        self._download(Expected(check_key(key), size_bytes, None, size_bytes, end - start, start), sink)
+        return bytes(sink.body)
+
     def fetch_file(
         self, key: str, path: Path, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None
     ) -> int:
@@ -101,6 +107,18 @@ class StoreReader:
         expected = Expected(check_key(key), size_bytes, None, size_bytes, start_bytes)
         found = with_retries(
             lambda: self._store.get(key, start=0, end=start_bytes, max_bytes=start_bytes),
+            self._policy,
+            sleep=self._sleep,
+            uniform=self._uniform,
+        )
+        expected.check_size(found.info.size_bytes)
+        return found.body
+
+    def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
+        """See ``RangeReader.fetch_range``."""
+        expected = Expected(check_key(key), size_bytes, None, size_bytes, end - start, start)
+        found = with_retries(
+            lambda: self._store.get(key, start=start, end=end, max_bytes=end - start),
             self._policy,
             sleep=self._sleep,
             uniform=self._uniform,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from common.chain.port import Endpoint
@@ -201,6 +203,18 @@ async def test_epochs_come_every_tempo(bench: Bench) -> None:
     assert reached >= due
     assert await port.next_epoch_block(netuid) >= due + 4
     assert await port.blocks_since_epoch(netuid) <= reached - due + 4
+
+
+@async_test
+async def test_a_block_has_a_hash_once_it_is_final(bench: Bench) -> None:
+    port = bench.port()
+    assert await port.finalized_hash(await port.block() + 10**6) is None
+    reached = await port.wait_for_block(await port.block() + 2, TIMEOUT_S)
+    while (found := await port.finalized_hash(reached)) is None:
+        await port.wait_for_block(await port.block() + 1, TIMEOUT_S)
+    assert re.fullmatch("0x[0-9a-f]{64}", found)
+    assert found == await port.finalized_hash(reached)
+    assert found != await port.finalized_hash(reached - 1)
 
 
 @async_test

@@ -203,7 +203,7 @@ class World:
             steps=2,
             samples=(SampleRange(opened_round.round, base.revision, 0, 4),),
             trace_root=sha256_hex(b"trace"),
-            partitions=partition_hashes(delta, count, params, 3),
+            partitions=partition_hashes(delta, count, params, self.spec.reduce.partitions),
         )
         return manifest, delta
 

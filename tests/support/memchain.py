@@ -140,6 +140,11 @@ class MemoryChain:
         self.world.trip("block")
         return self.world.block
 
+    async def finalized_hash(self, number: int) -> str | None:
+        """See ``ChainPort``. Blocks are final when they are made."""
+        self.world.trip("finalized_hash")
+        return f"0x{number:064x}" if number <= self.world.block else None
+
     async def genesis_hash(self) -> str:
         """See ``ChainPort``."""
         return "0x" + "6d" * 32

@@ -13,6 +13,7 @@ from common.spec import (
     InnerSpec,
     ModelSpec,
     OuterSpec,
+    ReduceSpec,
     RestartSpec,
     RoundSpec,
     RunSpec,
@@ -91,5 +92,6 @@ def tiny_spec(**changes: Any) -> RunSpec:
         ),
         scoring=ScoringSpec(assigned_sequences=4, unseen_sequences=4, average_rounds=4),
         restart=RestartSpec(reset_outer=True, reset_inner=True, rewarm_steps=8, cold_after_s=60.0),
+        reduce=ReduceSpec("leader", partitions=4, redundancy=1, audits=0),
     )
     return dataclasses.replace(spec, **changes)

@@ -285,7 +285,7 @@ class Miner:
             steps=steps,
             samples=(SampleRange(opened.round, node.revision, 0, samples),),
             trace_root=Sha256("0" * 64),
-            partitions=partition_hashes(body, len(delta), params, 4),
+            partitions=partition_hashes(body, len(delta), params, world.spec.reduce.partitions),
         )
         return Made(manifest, body)
 

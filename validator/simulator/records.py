@@ -330,7 +330,7 @@ class BucketRecords:
 
     def announce(self, offer: Offer) -> tuple[Manifest, SignedRecord]:
         params = delta_params(self.spec.codec, offer.base)
-        ranges = partition_hashes(offer.body, len(offer.target), params, 1)
+        ranges = partition_hashes(offer.body, len(offer.target), params, self.spec.reduce.partitions)
         manifest = _manifest(self.spec, self.base_sha256(offer.base), offer, ranges)
         record = sign_manifest(manifest, self._miners[offer.session.hotkey])
         return open_manifest(record.to_json(), self.spec.run)

@@ -27,11 +27,12 @@ from common.errors import BrigadeError
 from common.files import write_atomically
 from common.logs import quiet_stderr
 from common.model.device import choose_device
+from common.options import Reduce
 from common.timeouts import DRAIN_S
 from common.units import Revision
 from validator.up.bootstrap import make_wallets
 from validator.up.client import fetch_status, status_client
-from validator.up.defaults import DEFAULT_PRESET, POLICIES
+from validator.up.defaults import DEFAULT_PRESET, LEADER, POLICIES
 from validator.up.folder import Folder, locked
 from validator.up.outcome import read_outcome
 from validator.up.plan import Settings
@@ -88,6 +89,7 @@ def up(
     json_lines: Annotated[
         bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Print events as JSON lines, not a table.")
     ] = False,
+    reduce: Reduce = LEADER,
 ) -> int:
     """Run everything on this machine as separate processes: storage, chain, one validator and the miners.
 
@@ -110,6 +112,7 @@ def up(
         data,
         json_lines,
         config=root.get("config"),
+        reduce=reduce,
         log_dir=root["log_dir"].absolute() if root.get("log_dir") else None,
     )
     if device != "auto":

@@ -27,6 +27,7 @@ from common.spec import (
     InnerSpec,
     ModelSpec,
     OuterSpec,
+    ReduceSpec,
     RestartSpec,
     RoundSpec,
     RunSpec,
@@ -38,6 +39,11 @@ DENSE = 4096
 """All values of a chunk: a delta of density 4,096 of 4,096."""
 DEFAULT_PRESET = "nano"
 CODECS: dict[str, Literal["topk", "bf16"]] = {"topk": "topk", "bf16": "bf16"}
+LEADER, BUTTERFLY = "leader", "butterfly"
+REDUCE_KINDS = (LEADER, BUTTERFLY)
+REDUNDANCY = 2
+AUDITED_SHARE = 4
+"""Of the partitions one in so many is computed again by the leader, whatever the owners agree on."""
 NORM_FACTOR = 20.0
 """Error feedback makes an old miner's sparse delta larger than a fresh one's, up to 1 / (1 − β) times: in simulations
 of returning spot machines 5 to 11 times. What is above the clip factor is scaled down; rejected is what no honest
@@ -63,6 +69,9 @@ class PresetPolicy:
     train_deadline_s: float
     submit_deadline_s: float
     drip_s: float
+    partitions: int
+    """Of the butterfly. A partition is a range of whole chunks, of which nano has but 206; the others have enough for
+    a full subnet of 256 hotkeys and two owners each, which keeps what a miner reads the same for all their numbers."""
 
     @property
     def round_tokens(self) -> int:
@@ -82,6 +91,7 @@ POLICIES = {
         train_deadline_s=120.0,
         submit_deadline_s=45.0,
         drip_s=10.0,
+        partitions=16,
     ),
     "125m": PresetPolicy(
         seq_len=1024,
@@ -94,6 +104,7 @@ POLICIES = {
         train_deadline_s=1800.0,
         submit_deadline_s=600.0,
         drip_s=30.0,
+        partitions=256,
     ),
     "1b": PresetPolicy(
         seq_len=2048,
@@ -106,6 +117,7 @@ POLICIES = {
         train_deadline_s=7200.0,
         submit_deadline_s=1800.0,
         drip_s=30.0,
+        partitions=256,
     ),
 }
 
@@ -125,6 +137,7 @@ class Choices:
     steps: int | None = None
     """Inner steps of one miner in every round, instead of the preset's schedule."""
     num_shards: int = 1
+    reduce: str = LEADER
 
 
 def check(choices: Choices) -> None:
@@ -134,6 +147,8 @@ def check(choices: Choices) -> None:
         raise OperatorError(f"--codec {choices.codec}: choose {' or '.join(CODECS)}")
     if choices.codec == "bf16" and choices.density is not None:
         raise OperatorError("--codec bf16 sends everything: --density is for topk")
+    if choices.reduce not in REDUCE_KINDS:
+        raise OperatorError(f"--reduce {choices.reduce}: choose {' or '.join(REDUCE_KINDS)}")
     if choices.num_shards != 1:
         raise OperatorError(f"--num-shards {choices.num_shards}: miners train the whole model so far; leave it at 1")
 
@@ -177,6 +192,7 @@ def make_spec(
             ),
             scoring=ScoringSpec(assigned_sequences=10, unseen_sequences=10, average_rounds=4),
             restart=_restart(how, choices),
+            reduce=_reduce(how, choices),
         )
     except ValueError as error:
         raise OperatorError(f"these settings make no run: {error}") from error
@@ -214,6 +230,12 @@ def _restart(how: PresetPolicy, choices: Choices) -> RestartSpec:
         rewarm_steps=_steps_schedule(how, choices)[-1] // 2,
         cold_after_s=COLD_AFTER_S,
     )
+
+
+def _reduce(how: PresetPolicy, choices: Choices) -> ReduceSpec:
+    if choices.reduce == LEADER:
+        return ReduceSpec("leader", partitions=1, redundancy=1, audits=0)
+    return ReduceSpec("butterfly", how.partitions, REDUNDANCY, how.partitions // AUDITED_SHARE)
 
 
 def _steps_schedule(how: PresetPolicy, choices: Choices) -> tuple[int, ...]:

@@ -92,9 +92,18 @@ class Begun:
     """None until the subnet exists."""
     spec_sha256: str | None = None
     """What the chain holds; None until the run is created."""
+    reduce: str = "leader"
+    """Who adds the deltas up."""
 
 
-FIXED = {"preset": "--preset", "seed": "--seed", "density": "--density", "steps": "--steps", "data": "--data"}
+FIXED = {
+    "preset": "--preset",
+    "seed": "--seed",
+    "density": "--density",
+    "steps": "--steps",
+    "data": "--data",
+    "reduce": "--reduce",
+}
 
 
 def load_begun(path: Path) -> Begun | None:

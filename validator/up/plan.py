@@ -53,6 +53,8 @@ class Settings:
     """The settings file, which children read too."""
     log_dir: Path | None = None
     """Where all logs go; None: into the folder."""
+    reduce: str = defaults.LEADER
+    """Who adds the deltas up."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.miners <= MAX_MINERS:
@@ -71,7 +73,15 @@ class Settings:
 
     def choices(self, target_miners: int) -> defaults.Choices:
         """What the run's spec is made from."""
-        return defaults.Choices(RUN_NAME, self.preset, self.seed, target_miners, density=self.density, steps=self.steps)
+        return defaults.Choices(
+            RUN_NAME,
+            self.preset,
+            self.seed,
+            target_miners,
+            density=self.density,
+            steps=self.steps,
+            reduce=self.reduce,
+        )
 
     @property
     def logs(self) -> Path:

@@ -111,7 +111,18 @@ class LocalRun:
         """
         how = self._settings
         data = None if how.data is None else str(how.data.absolute())
-        wish = Begun(SCHEMA, RUN_NAME, how.preset, how.seed, how.miners, how.density, how.steps, data, how.block_time_s)
+        wish = Begun(
+            SCHEMA,
+            RUN_NAME,
+            how.preset,
+            how.seed,
+            how.miners,
+            how.density,
+            how.steps,
+            data,
+            how.block_time_s,
+            reduce=how.reduce,
+        )
         known = load_begun(how.folder.run)
         if known is not None:
             self._display.note(f"continuing the run in {how.folder.root}", event="continued")

@@ -1,0 +1,97 @@
+"""Which network an observed address belongs to: the /24 or /48, and the ASN where a table tells. Pure.
+
+Addresses are those that the validator's own TCP connections show, never what a miner says. Of a loopback address no
+network is known: the peer, or the proxy in front of us, is on our own machine, and every miner would look the same.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from common.errors import OperatorError
+
+IPV4_BITS, IPV6_BITS = 24, 48
+MAX_ASN = (1 << 32) - 1
+MAX_TABLE_LINES = 2_000_000
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def network_of(host: str) -> str | None:
+    """The /24 or /48 of a peer's address; None for what is none or tells nothing."""
+    address = _address(host)
+    if address is None or address.is_loopback or address.is_unspecified:
+        return None
+    bits = IPV4_BITS if address.version == 4 else IPV6_BITS
+    return str(ipaddress.ip_network(f"{address}/{bits}", strict=False))
+
+
+@dataclass(frozen=True)
+class AsnTable:
+    """Prefixes and their autonomous systems; the longest prefix that holds an address counts."""
+
+    starts: tuple[tuple[int, int], ...] = ()
+    """(version, first address) of each range, in order; ranges do not overlap."""
+    asns: tuple[int | None, ...] = ()
+
+    def asn_of(self, host: str) -> int | None:
+        """The ASN of an address, or None when the table does not tell."""
+        address = _address(host)
+        if address is None:
+            return None
+        at = bisect_right(self.starts, (address.version, int(address))) - 1
+        return self.asns[at] if at >= 0 and self.starts[at][0] == address.version else None
+
+
+def parse_asn_table(text: str, name: str) -> AsnTable:
+    """A table of lines "prefix asn", ``#`` begins a comment. OperatorError names the line that is none."""
+    prefixes: dict[_Network, int] = {}
+    lines = text.splitlines()
+    if len(lines) > MAX_TABLE_LINES:
+        raise OperatorError(f"{name} has {len(lines)} lines; at most {MAX_TABLE_LINES} are read")
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            prefix, asn = words
+            value = int(asn.upper().removeprefix("AS"))
+            prefixes[ipaddress.ip_network(prefix)] = value
+        except ValueError:
+            raise OperatorError(f'{name} line {number}: not "prefix asn", as in 192.0.2.0/24 64496') from None
+        if not 0 < value <= MAX_ASN:
+            raise OperatorError(f"{name} line {number}: {value} is no ASN")
+    return _flattened(prefixes)
+
+
+def _flattened(prefixes: dict[_Network, int]) -> AsnTable:
+    """Nested prefixes as ranges that do not overlap: at each border the innermost that is open counts."""
+    order = sorted(prefixes, key=lambda net: (net.version, int(net.network_address), net.prefixlen))
+    starts: dict[tuple[int, int], int | None] = {}
+    open_: list[_Network] = []
+
+    def close_before(version: int, start: int) -> None:
+        while open_ and (open_[-1].version != version or int(open_[-1].broadcast_address) < start):
+            last = open_.pop()
+            end = (last.version, int(last.broadcast_address) + 1)
+            starts[end] = prefixes[open_[-1]] if open_ and open_[-1].version == last.version else None
+
+    for net in order:
+        start = int(net.network_address)
+        close_before(net.version, start)
+        starts[(net.version, start)] = prefixes[net]
+        open_.append(net)
+    close_before(0, 0)
+    keys = sorted(starts)
+    return AsnTable(tuple(keys), tuple(starts[key] for key in keys))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
