@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from common import keys
+from common.convictions import MAX_CONVICTION_BYTES, Conviction
 from common.errors import Rejected
 from common.keys import KeyParts
 from common.model.layout import run_layouts
@@ -48,7 +49,7 @@ from common.store.port import ObjectInfo, ObjectMissing, ObjectStore
 from common.units import Revision, RoundId, Sha256, ShardId
 
 Say = Callable[[str], None]
-MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES)
+MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES, MAX_CONVICTION_BYTES)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class VerifyReport:
     """Objects that the log refers to and that retention has deleted: a ``gc`` entry names them."""
     tail: ProvedTail | None = None
     """How far heads on chain prove the log; None when the chain was not asked."""
+    convictions: tuple[Conviction, ...] = ()
+    """What validators say of leaders; whether it is true, ``recheck`` tells."""
 
 
 @dataclass
@@ -107,6 +110,7 @@ class _Work:
     refused: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     merges: int = 0
+    convictions: list[Conviction] = field(default_factory=list)
 
 
 def verify_run(
@@ -156,6 +160,7 @@ def verify_run(
         lease=keys.lease_key(run) in work.reader.proved,
         deleted=len(work.deleted),
         tail=tail,
+        convictions=tuple(work.convictions),
     )
 
 
@@ -343,7 +348,7 @@ def _verify_rest(work: _Work, state: RunState) -> None:
         with _naming(info.key):
             _verify_object(work, state, info, parts)
         check_tail(state, work.told, info.key, parts)
-        if parts.kind in ("lease", "report", "mean", "reduction") or info.key in named:
+        if parts.kind in ("lease", "report", "conviction", "mean", "reduction") or info.key in named:
             continue
         if (parts.round_id, parts.shard, parts.hotkey) in places:
             work.replaced += parts.kind == "delta"
@@ -388,6 +393,8 @@ def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyPar
         check_tail(state, work.told, info.key, parts)
         checks.check_report_facts(report, work.told.ended[report.round])
         work.reported.add(report.round)
+    elif parts.kind == "conviction":
+        work.convictions.append(checks.check_conviction(state, parts, body))
     else:
         assert parts.kind == "lease", "spec and log were read before"
         checks.check_lease(state, body)
