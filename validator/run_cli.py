@@ -204,6 +204,11 @@ def summary(report: VerifyReport) -> list[str]:
     for key in report.unreferenced:
         why = report.suspicious.get(key)
         lines.append(f"suspicious, nothing refers to: {key}: {why}" if why else f"nothing refers to: {key}")
+    if report.state.floor:
+        lines.append(
+            f"deleted by retention: {report.deleted} objects; the oldest revision kept is {report.state.floor}, "
+            "and what came before it is proved by the log alone"
+        )
     if report.unreported:
         lines.append(f"no report for rounds {', '.join(map(str, report.unreported))}")
     if not report.lease:
