@@ -15,7 +15,7 @@ from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submissi
 from common.runlog.remerge import Difference
 from common.spec import SCHEMA
 from common.typed import from_json, to_json
-from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
 
 CONVICTION = "conviction"
 MAX_CONVICTION_BYTES = 2 * MAX_MANIFEST_BYTES
@@ -53,8 +53,6 @@ class RejectedFalsely:
     delta_sha256: Sha256
     code: str
     """What the plan rejects it for."""
-    coldkeys: dict[str, Coldkey]
-    """Whose the plan's members were when this was found, by hotkey: deltas of one owner have one voice."""
 
     def __post_init__(self) -> None:
         check_sha256(self.delta_sha256)
