@@ -20,6 +20,7 @@ from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, check_sha25
 CONVICTION = "conviction"
 MAX_CONVICTION_BYTES = 2 * MAX_MANIFEST_BYTES
 MAX_TOLD = 500
+MAX_CODE = 64
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RejectedFalsely:
     """The round that the delta was made for."""
     delta_sha256: Sha256
     code: str
-    """What the plan rejects it for."""
+    """What the plan rejects it for, at most ``MAX_CODE`` characters of it."""
 
     def __post_init__(self) -> None:
         check_sha256(self.delta_sha256)

@@ -16,7 +16,7 @@ from functools import partial
 from loguru import logger
 
 from common.blocking import in_thread
-from common.convictions import MergedWrongly, RejectedFalsely
+from common.convictions import MAX_CODE, MergedWrongly, RejectedFalsely
 from common.errors import Rejected, Retryable
 from common.runlog.entries import RoundFrozen
 from common.runlog.remerge import Difference, ShardMemory, compare
@@ -177,10 +177,9 @@ class Following:
             again = await in_thread(partial(look_again, self._board.reader, run.spec, member))
             logger.debug("{} was rejected for {}: {}, {}", member.hotkey, member.code, again.finding, again.why)
             if again.finding == "false":
-                told = (
-                    f"{entry.signer} rejected the delta of {member.hotkey} in round {node.round} for {member.code[:40]}"
-                )
-                fault = RejectedFalsely(member.shard, member.hotkey, member.round, member.delta.sha256, member.code)
+                code = member.code[:MAX_CODE]
+                told = f"{entry.signer} rejected the delta of {member.hotkey} in round {node.round} for {code}"
+                fault = RejectedFalsely(member.shard, member.hotkey, member.round, member.delta.sha256, code)
                 accused = Accused(entry.signer, entry.data.round, entry.seq, entry.slot_sha256)
                 self._convictions.note(accused, f"{told}, which is false: {again.why}", fault)
 

@@ -97,11 +97,8 @@ def test_a_right_reason_convicts_nobody(dataset: Dataset, tmp_path: Path) -> Non
         await world.begin()
         world.miners[0].twist = empty
         assert await followed(world, tmp_path) == []
-        [plan] = [
-            s.entry.data
-            for s in LogReader(StoreReader(world.store), world.spec).steps()
-            if s.entry and s.entry.kind == "round_frozen"
-        ]
+        steps = LogReader(StoreReader(world.store), world.spec).steps()
+        [plan] = [step.entry.data for step in steps if step.entry and step.entry.kind == "round_frozen"]
         assert "zero_delta" in {member.code for member in plan.members}  # type: ignore[union-attr]
 
     asyncio.run(go())

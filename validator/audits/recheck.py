@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from common.convictions import Conviction, MergedWrongly, RejectedFalsely
+from common.convictions import MAX_CODE, Conviction, MergedWrongly, RejectedFalsely
 from common.errors import Rejected
 from common.runlog.entries import Entry, RoundFrozen
 from common.runlog.leftout import judge
@@ -67,7 +67,7 @@ def _rejected(reader: ObjectReader, state: RunState, entry: Entry, fault: Reject
     members = entry.data.members if isinstance(entry.data, RoundFrozen) and entry.data.attempt == 0 else ()
     place = (fault.shard, fault.hotkey, fault.made_for, fault.delta_sha256, fault.code)
     for member in members:
-        if (member.shard, member.hotkey, member.round, member.delta.sha256, member.code) == place:
+        if (member.shard, member.hotkey, member.round, member.delta.sha256, member.code[:MAX_CODE]) == place:
             again = look_again(reader, state.spec, member)
             return Rechecked(again.finding == "false", again.why)
     return Rechecked(False, f"slot {entry.seq} does not reject such a delta")
