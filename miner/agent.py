@@ -40,6 +40,7 @@ from miner.startlog import first_view
 from miner.state import StateFolder, lock_folder
 from miner.trainer import Trainer
 from miner.uplink import Uplink
+from miner.watch import Watch
 from miner.whereabouts import Whereabouts
 from miner.work import RoundWork
 from miner.worker import Worker
@@ -198,7 +199,8 @@ class Agent:
             describe=Reporter(session, meter).describe,
             on_reply=follower.heard,
         )
-        others = [asyncio.create_task(heart.run()), asyncio.create_task(follower.run())]
+        watch = Watch(session, self._settings.max_tokens_per_s)
+        others = [asyncio.create_task(part.run()) for part in (heart, follower, watch)]
         working = asyncio.create_task(session.run())
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
