@@ -139,7 +139,7 @@ class Driver:
         """Score the committed rounds whose reports are missing, oldest first."""
         board, run = self._board, self._board.journal.state
         for missing in await in_thread(lambda: unreported(run, board.reader, board.standing.reported_round)):
-            if missing.run.head not in self._following.wrong:
+            if not self._following.is_wrong(missing.run.head):
                 self._scorer.add(missing)
 
     def _expected(self) -> set[Hotkey]:
