@@ -84,6 +84,11 @@ def report_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -
     return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.json"
 
 
+def conviction_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -> str:
+    """Among its reports; ``sha256`` is that of the object's bytes."""
+    return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.conviction.json"
+
+
 def dataset_prefix(dataset: Sha256) -> str:
     return f"data/{dataset}/"
 
@@ -106,7 +111,7 @@ class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""
 
     kind: str
-    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot or report."""
+    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot, report or conviction."""
     sha256: Sha256 | None = None
     """Hash in the name: of the bytes, or for a manifest of its delta's."""
     seq: int | None = None
@@ -132,6 +137,7 @@ _PATTERNS = {
     "reduction": rf"rounds/(?P<round>{_NUMBER})/reductions/{_HOTKEY}/{_HASH}\.json",
     "snapshot": rf"revisions/(?P<revision>{_NUMBER})/(?P<shard>{_NUMBER})/{_HASH}\.safetensors",
     "report": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.json",
+    "conviction": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.conviction\.json",
 }
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 

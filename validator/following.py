@@ -10,15 +10,17 @@ needs no check; no more rounds wait for their score than ``MOST_WAITING``. The e
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from loguru import logger
 
 from common.blocking import in_thread
+from common.convictions import MergedWrongly
 from common.errors import Rejected, Retryable
 from common.runlog.remerge import Difference, ShardMemory, compare
 from common.runlog.state import RevisionNode, RunState
 from common.units import Hotkey, Revision
+from validator.audits.convictions import Accused, Convictions
 from validator.board import Board
 from validator.heads import Heads, Memories
 from validator.rounds import MOST_MADE_UP, finished_as_committed
@@ -28,39 +30,29 @@ MOST_WAITING = 8
 """Checked rounds that wait for their score; more of them wait in the log."""
 TRIES = 3
 """Looks at a revision that can't be merged from what the bucket holds, before the next one is looked at."""
-MOST_TOLD = 8
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """A revision whose hashes are not those of its own plan."""
-
-    revision: Revision
-    leader: Hotkey | None
-    differences: tuple[Difference, ...]
-
-    @property
-    def told(self) -> str:
-        """In one sentence, with the evidence of the first difference."""
-        found = self.differences[0]
-        return (
-            f"{self.leader} merged revision {self.revision} wrongly: shard {found.shard} has "
-            f"{found.what.replace('_', ' ')} {found.theirs[:16]}…, its own plan gives {found.ours[:16]}…; "
-            f"{len(self.differences)} hashes differ"
-        )
+def told_wrong(leader: Hotkey, revision: Revision, differences: Sequence[Difference]) -> str:
+    """A revision whose hashes are not those of its own plan, in one sentence, with the first difference."""
+    found = differences[0]
+    return (
+        f"{leader} merged revision {revision} wrongly: shard {found.shard} has "
+        f"{found.what.replace('_', ' ')} {found.theirs[:16]}…, its own plan gives {found.ours[:16]}…; "
+        f"{len(differences)} hashes differ"
+    )
 
 
 class Following:
     """Checks commits for one process, one at a time beside everything else."""
 
-    def __init__(self, board: Board, heads: Heads, scorer: Scorer) -> None:
+    def __init__(self, board: Board, heads: Heads, scorer: Scorer, convictions: Convictions) -> None:
         self._board = board
+        self._convictions = convictions
         self._heads = heads
         self._scorer = scorer
         self._next: Revision | None = None
         self._tries = 0
         self._task: asyncio.Task[None] | None = None
-        self.wrong: dict[Revision, Wrong] = {}
 
     async def look(self, wait_s: float) -> bool:
         """Go on with the check that is due; wait so long for it. Whether another one is due now."""
@@ -82,17 +74,27 @@ class Following:
 
     def refusal(self) -> str:
         """Why nobody here may lead on from the head; empty when nothing is known against it."""
-        if not self.wrong:
+        wrong, run = self._wrong(), self._board.journal.state
+        if not wrong:
             return ""
-        run = self._board.journal.state
-        found = next((self.wrong[node.revision] for node in run.lineage(run.head) if node.revision in self.wrong), None)
+        found = next((wrong[node.revision] for node in run.lineage(run.head) if node.revision in wrong), None)
         if found is None:
             return ""
-        return f"{found.told}: not led on from here until the owner has rolled the run back to before it"
+        return f"{found}: not led on from here until the owner has rolled the run back to before it"
 
-    def told(self) -> list[str]:
-        """What was found, for the status: the newest of it."""
-        return [found.told for found in self.wrong.values()][-MOST_TOLD:]
+    def is_wrong(self, revision: Revision) -> bool:
+        """Whether a revision was found to be merged wrongly."""
+        return revision in self._wrong()
+
+    def _wrong(self) -> dict[Revision, str]:
+        """What was found of the revisions that the log has: an earlier process may have found it."""
+        run, found = self._board.journal.state, {}
+        for conviction in self._convictions.everything():
+            merged = conviction.merged_wrongly
+            node = None if merged is None else run.revisions.get(merged.revision)
+            if node is not None and node.seq == conviction.seq:
+                found[node.revision] = conviction.told
+        return found
 
     def progress(self) -> str:
         """How far the checks are."""
@@ -118,15 +120,15 @@ class Following:
         run, board = self._board.journal.state, self._board
         try:
             memories, differences = await in_thread(lambda: self._merge(run, node))
+            if differences:
+                await self._convict(run, node, differences)
         except Retryable as fault:
             logger.debug("revision {} is not checked yet: {}", node.revision, fault)
             return
         except Rejected as refusal:
             self._pass_by(node, refusal)
             return
-        if differences:
-            self._convict(Wrong(node.revision, _leader_of(run, node), differences))
-        else:
+        if not differences:
             self._heads.keep(node.revision, memories)
             ended = await in_thread(lambda: finished_as_committed(run, board.reader, node))
             if ended is not None:
@@ -147,10 +149,15 @@ class Following:
             differences += found
         return tuple(memories), tuple(differences)
 
-    def _convict(self, found: Wrong) -> None:
-        self.wrong[found.revision] = found
-        facts = {"revision": int(found.revision), "leader": str(found.leader)}
-        logger.bind(event="merged_wrongly", **facts).error("{}; it is not scored", found.told)
+    async def _convict(self, run: RunState, node: RevisionNode, differences: tuple[Difference, ...]) -> None:
+        """Name who merged it; it is not scored."""
+        leader, sha256 = _leader_of(run, node), await self._board.journal.slot_sha256(node.seq)
+        assert leader is not None, "whoever commits leads"
+        assert node.round is not None, "revision 0 is not checked"
+        assert sha256 is not None, "the log has read this slot"
+        told = told_wrong(leader, node.revision, differences)
+        accused = Accused(leader, node.round, node.seq, sha256)
+        self._convictions.note(accused, told, MergedWrongly(node.revision, differences))
 
     def _pass_by(self, node: RevisionNode, refusal: Rejected) -> None:
         self._tries += 1

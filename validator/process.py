@@ -29,6 +29,9 @@ from common.units import Revision
 from validator.api.app import create_app
 from validator.api.security import Gatekeeper
 from validator.api.server import Server
+from validator.audits.complaints import Complaints
+from validator.audits.convictions import Convictions
+from validator.audits.plans import Plans
 from validator.board import Board
 from validator.bodies import RememberingReader
 from validator.driver import Driver
@@ -89,6 +92,7 @@ class Validator:
     guard: HeadGuard
     heads_on_chain: HeadsOnChain
     storage_keys: StorageKeys | None
+    convictions: Convictions
     app: FastAPI
 
 
@@ -98,14 +102,17 @@ def assemble(parts: Parts) -> Validator:
     Raises ``Rejected`` (``no_genesis``, ``bad_genesis``) and ``Retryable``.
     """
     reader = _reader(parts)
-    board, guard = _board(parts, reader)
+    plans = Plans()
+    board, guard = _board(parts, reader, plans)
     uploads = Uploads(parts.store)
     heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)
     scorer.adopt()
     intake = Intake(board, uploads)
-    following = Following(board, heads, scorer)
-    service = ValidatorService(board, intake, parts.version, following.told)
+    convictions = Convictions(board.reports, parts.spec.run, parts.signer)
+    convictions.adopt()
+    following = Following(board, heads, scorer, convictions)
+    service = ValidatorService(board, intake, parts.version, Complaints(board, plans, convictions), convictions)
     driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
@@ -123,6 +130,7 @@ def assemble(parts: Parts) -> Validator:
         guard=guard,
         heads_on_chain=on_chain,
         storage_keys=_storage_keys(parts, board),
+        convictions=convictions,
         app=create_app(service, gatekeeper),
     )
 
@@ -133,11 +141,17 @@ def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
     return StorageKeys(parts.storage_file, parts.store, board.journal, Moving(parts.chain, board.leadership))
 
 
-def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
+def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
     switching = parts.store if isinstance(parts.store, SwitchingStore) else None
     writer = LogWriter(
-        parts.store, spec, signer, clock, patience=patience, here=lambda: switching.place if switching else None
+        parts.store,
+        spec,
+        signer,
+        clock,
+        patience=patience,
+        here=lambda: switching.place if switching else None,
+        note=plans.note,
     )
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
     if switching is not None:
@@ -185,3 +199,4 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")
         group.create_task(validator.watchdog.run(), name="watchdog")
+        group.create_task(validator.convictions.run(), name="convictions")

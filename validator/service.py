@@ -6,7 +6,6 @@ strangers may ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from common import timeouts
@@ -14,6 +13,8 @@ from common.errors import Rejected
 from common.units import Hotkey, RoundId
 from common.wire import (
     MAX_STALLS,
+    ComplaintReply,
+    ComplaintRequest,
     CompleteReply,
     CompleteRequest,
     Health,
@@ -30,6 +31,8 @@ from common.wire import (
 )
 from validator import pausing
 from validator.api.security import Caller
+from validator.audits.complaints import Complaints
+from validator.audits.convictions import Convictions
 from validator.board import Board
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
@@ -48,13 +51,13 @@ class ValidatorService:
     """The service of one process, over its board."""
 
     def __init__(
-        self, board: Board, intake: Intake, version: str, convicted: Callable[[], list[str]] = lambda: []
+        self, board: Board, intake: Intake, version: str, complaints: Complaints, convictions: Convictions
     ) -> None:
-        """``convicted`` tells what leaders did wrong, each in a sentence."""
         self._board = board
         self._intake = intake
         self._version = version
-        self._convicted = convicted
+        self._complaints = complaints
+        self._convictions = convictions
         self._cached: tuple[float, Status] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
 
@@ -98,6 +101,10 @@ class ValidatorService:
         """See ``Intake.complete``."""
         return await self._intake.complete(caller, request.round, request.shard, request.delta_sha256)
 
+    async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply:
+        """See ``Complaints.hear``."""
+        return await self._complaints.hear(caller, request)
+
     def report_index(self) -> ReportIndex:
         """What is kept here. ``Rejected('not_found')`` where reports lie in the run's bucket."""
         board = self._board
@@ -139,7 +146,7 @@ class ValidatorService:
             round=self._view(current, None) if current else None,
             waiting_for=board.waiting_for[:300],
             paused="" if state.paused is None else pausing.told(state, state.paused)[:1000],
-            convicted=[told[:300] for told in self._convicted()],
+            convicted=[told[:300] for told in self._convictions.told()],
             heldout_loss_first=standing.heldout_first,
             heldout_loss_head=standing.heldout_head,
             reported_round=standing.reported_round,

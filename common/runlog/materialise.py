@@ -71,6 +71,8 @@ def materialise(
     """
     if revision not in state.revisions:
         raise Rejected("unknown_revision", f"the log knows revisions 0 to {state.next_revision - 1}, not {revision}")
+    if gone := state.why_gone(revision):
+        raise Rejected(UNAVAILABLE, gone)
     wanted = tuple(range(state.spec.num_shards) if shards is None else shards)
     if held is not None and wanted != (held.value.shard,):
         raise ValueError("what is held of one shard helps with that one only")
@@ -178,12 +180,13 @@ def stages(
     snapshot_bytes: int,
     step_bytes: Callable[[RevisionNode], int],
 ) -> tuple[Stage, ...]:
-    """The stages of a lineage, as the log has them: sizes are those that the spec calls for."""
+    """The stages of a lineage, as the log has them, but for what it has named for deletion: that may be gone while it
+    is read. Sizes are those that the spec calls for."""
     return tuple(
         Stage(
             node.revision,
-            None if node.parent is None else step_bytes(node),
-            None if node.shards[shard].snapshot is None else snapshot_bytes,
+            None if node.parent is None or node.revision <= state.floor else step_bytes(node),
+            None if node.shards[shard].snapshot is None or node.revision < state.floor else snapshot_bytes,
         )
         for node in path
     )

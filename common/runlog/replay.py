@@ -20,6 +20,7 @@ from common.runlog.entries import (
     NO_PREVIOUS,
     Entry,
     EntryData,
+    Gc,
     Genesis,
     LeaderChanged,
     Paused,
@@ -33,7 +34,7 @@ from common.runlog.entries import (
 )
 from common.runlog.owned import OWNED, owned_effect
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
-from common.runlog.state import Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
+from common.runlog.state import Collection, Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
 from common.units import Revision, RoundId, Sha256, sha256_hex
 
@@ -166,6 +167,10 @@ def _roll_back(state: RunState, entry: Entry, data: RolledBack) -> RunState:
     return replace(state, head=data.revision, deferred=(), failures=(), restarts=(*state.restarts, restart))
 
 
+def _collect(state: RunState, entry: Entry, data: Gc) -> RunState:
+    return replace(state, collections=(*state.collections, Collection(entry.seq, data)))
+
+
 def _obey(state: RunState, command: Sha256 | None) -> RunState:
     return state if command is None else replace(state, obeyed=state.obeyed | {command})
 
@@ -218,4 +223,5 @@ _EFFECTS: Mapping[type[EntryData], Callable[[RunState, Entry, Any], RunState]] =
     Paused: _pause,
     Resumed: _resume,
     RolledBack: _roll_back,
+    Gc: _collect,
 }
