@@ -19,12 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import Retryable
 from common.runlog.entries import LeaderChanged
-from common.runlog.reader import LogReader
-from common.store.reader import StoreReader
-from common.units import Sha256
 from scripts.soaking.faults import ENDS, heal, hurt
+from scripts.soaking.invariants import Broken, History, check_logs
 from scripts.soaking.schedule import Event, schedule
 from scripts.soaking.takeovers import play_all
 from tests.integration.support import SLOWED, SPEED, spec_for
@@ -35,12 +32,6 @@ STILL_S = 300.0
 LOSS_EVERY_S = 15.0
 LEADER_GONE = ("kill", "terminate", "stop", "cut", "hole")
 """What another leader has to take over for, if it lasts."""
-FAULTY = (" ERROR ", " CRITICAL ", "Traceback (most recent call last)")
-"""What no process may say."""
-
-
-class Broken(Exception):
-    """An invariant does not hold."""
 
 
 @dataclass
@@ -51,7 +42,7 @@ class Soak:
     miners: list[str]
     validators: list[str]
     counts: Counter[str] = field(default_factory=Counter)
-    slots: dict[int, Sha256] = field(default_factory=dict)
+    history: History = field(default_factory=History)
     over: list[tuple[float, Event, str]] = field(default_factory=list)
     """When each event that goes on ends, and whom it befell."""
     restarts: int = 0
@@ -163,40 +154,8 @@ class Soak:
     def _check(self) -> None:
         """After each event: the log, what was merged, what the processes said."""
         if "storage" not in self._hurt():
-            self._history()
-        self._logs()
-
-    def _history(self) -> None:
-        """Read the whole log anew: what stood there still stands there."""
-        try:
-            steps = list(LogReader(StoreReader(self.rig.store), self.rig.spec).steps())
-        except Retryable as away:
-            raise Broken(f"the storage does not answer although nothing is wrong with it: {away}") from away
-        for step in steps:
-            seq = step.state.next_seq - 1
-            if self.slots.setdefault(seq, step.state.head_sha256) != step.state.head_sha256:
-                raise Broken(f"slot {seq} of the log has changed")
-        if len(steps) < len(self.slots):
-            raise Broken(f"the log has lost slots: {len(steps)} of {len(self.slots)} are left")
-        merged = Counter(
-            (member.hotkey, member.delta.sha256)
-            for plan in self.rig.committed()
-            for members in plan.members.values()
-            for member in members
-            if member.decision == "accepted"
-        )
-        for what, times in merged.items():
-            if times > 1:
-                raise Broken(f"a delta of {what[0]} was merged {times} times")
-
-    def _logs(self) -> None:
-        for path in sorted(self.rig.logs.glob("**/*")):
-            if not path.is_file():
-                continue
-            text = path.read_text(errors="replace")
-            for line in text.splitlines() if any(word in text for word in FAULTY) else ():
-                if any(word in line for word in FAULTY):
-                    raise Broken(f"{path}: {line.strip()}")
+            self.history.check(self.rig)
+        check_logs(self.rig.logs)
 
     def _note_loss(self, now_s: float) -> None:
         leader = self._leader()

@@ -46,12 +46,14 @@ class Takeover:
     trained_tokens: int
     """For this round and the one after it: what the miners said, or claimed, at most."""
     merged_tokens: int
-    """Of these, what was credited."""
+    """Of these, what the accepted deltas hold."""
+    credited_tokens: int
+    """Of these, what counts: a member's share of one round's target is bounded, however long the round took."""
     miners_alive: bool
 
     @property
     def lost(self) -> float:
-        """Share of the work of both rounds that was not merged."""
+        """Share of the work of both rounds that is in no accepted delta."""
         return 1 - self.merged_tokens / self.trained_tokens if self.trained_tokens else 0.0
 
     def held(self, miners: set[str]) -> bool:
@@ -64,7 +66,8 @@ class Takeover:
         return (
             f"{self.fault:8} {self.phase:9} round {self.round}: committed {self.committed_round} by {self.committer}; "
             f"without a leader {self.without_leader_s:.1f} s, to the commit {self.to_commit_s:.1f} s; "
-            f"members {len(self.members)}; work lost {self.lost:.2%}; miners alive {self.miners_alive}"
+            f"members {len(self.members)}; work lost {self.lost:.2%} of {self.trained_tokens} tokens, "
+            f"credited {self.credited_tokens}; miners alive {self.miners_alive}"
         )
 
 
@@ -106,7 +109,7 @@ class Stage:
         self._until(lambda: self._plan(RoundId(entry_round + 1)), "the commit of the round after it")
         rig.watched = leader
         rig.until(lambda: self._follows(leader), f"{leader} following")
-        trained, merged = self._account((entry_round, RoundId(entry_round + 1)))
+        trained, merged, credited = self._account((entry_round, RoundId(entry_round + 1)))
         plan = self._plan(entry_round)
         assert plan is not None
         return Takeover(
@@ -121,6 +124,7 @@ class Stage:
             members=frozenset(name for name in plan.members if accepted(plan, name)),
             trained_tokens=trained,
             merged_tokens=merged,
+            credited_tokens=credited,
             miners_alive=alive and self._miners_alive(),
         )
 
@@ -218,17 +222,17 @@ class Stage:
             place = (Hotkey(miner.hotkey), RoundId(status.round.round))
             self.most[place] = max(miner.round_tokens, self.most.get(place, 0))
 
-    def _account(self, rounds: tuple[RoundId, ...]) -> tuple[int, int]:
-        """Trained and merged tokens of these rounds."""
-        trained = merged = 0
+    def _account(self, rounds: tuple[RoundId, ...]) -> tuple[int, int, int]:
+        """Trained, merged and credited tokens of these rounds."""
+        trained = merged = credited = 0
         for name, round_id in product(self.miners, rounds):
-            plans = self.rig.committed()
-            found = [one for plan in plans for one in plan.of(name) if one.round == round_id]
-            taken = max((one.tokens for one in found if one.decision == "accepted"), default=0)
+            found = [one for plan in self.rig.committed() for one in plan.of(name) if one.round == round_id]
+            accepted_ones = [one for one in found if one.decision == "accepted"]
             claimed = max((one.tokens_claimed for one in found), default=0)
             trained += max(claimed, self.most.get((self.rig.hotkey(name), round_id), 0))
-            merged += taken
-        return trained, merged
+            merged += max((one.tokens_claimed for one in accepted_ones), default=0)
+            credited += max((one.tokens for one in accepted_ones), default=0)
+        return trained, merged, credited
 
     def _leader(self) -> str:
         commits(self.rig)
