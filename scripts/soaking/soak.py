@@ -215,7 +215,7 @@ def main() -> int:
     parser.add_argument("--validators", type=int, default=2)
     parser.add_argument("--dir", type=Path, help="new folder of everything; a temporary one if not given")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--takeovers", action="store_true", help="instead: a leader's every fault in every phase, once")
+    parser.add_argument("--takeovers", action="store_true", help="instead: every fault of a leader in every phase")
     options = parser.parse_args()
     folder = (options.dir or Path(tempfile.mkdtemp(prefix="brigade-soak-"))).absolute()
     if options.takeovers:

@@ -100,17 +100,17 @@ class Stage:
         self._hurt(leader, fault)
         hurt_s = time.monotonic()
         rig.lines[leader].storage.stop_answering()
-        self._until(lambda: self._term() > term, "another leader")
+        self.until(lambda: self._term() > term, "another leader")
         led_s = time.monotonic()
-        entry_round, committer = self._until(lambda: self._commit_after(term), "its first commit")
+        entry_round, committer = self.until(lambda: self._commit_after(term), "its first commit")
         done_s = time.monotonic()
-        alive = self._miners_alive()
+        alive = self.miners_alive()
         self._heal(leader, fault)
-        self._until(lambda: self._plan(RoundId(entry_round + 1)), "the commit of the round after it")
+        self.until(lambda: self.plan(RoundId(entry_round + 1)), "the commit of the round after it")
         rig.watched = leader
         rig.until(lambda: self._follows(leader), f"{leader} following")
-        trained, merged, credited = self._account((entry_round, RoundId(entry_round + 1)))
-        plan = self._plan(entry_round)
+        trained, merged, credited = self.account((entry_round, RoundId(entry_round + 1)))
+        plan = self.plan(entry_round)
         assert plan is not None
         return Takeover(
             fault=fault,
@@ -125,7 +125,7 @@ class Stage:
             trained_tokens=trained,
             merged_tokens=merged,
             credited_tokens=credited,
-            miners_alive=alive and self._miners_alive(),
+            miners_alive=alive and self.miners_alive(),
         )
 
     # Reaching a phase.
@@ -207,7 +207,7 @@ class Stage:
 
     # What log and status show.
 
-    def _until(self, wanted: Callable[[], T | None], what: str) -> T:
+    def until(self, wanted: Callable[[], T | None], what: str) -> T:
         def look() -> T | None:
             self._note_work()
             return wanted()
@@ -222,7 +222,7 @@ class Stage:
             place = (Hotkey(miner.hotkey), RoundId(status.round.round))
             self.most[place] = max(miner.round_tokens, self.most.get(place, 0))
 
-    def _account(self, rounds: tuple[RoundId, ...]) -> tuple[int, int, int]:
+    def account(self, rounds: tuple[RoundId, ...]) -> tuple[int, int, int]:
         """Trained, merged and credited tokens of these rounds."""
         trained = merged = credited = 0
         for name, round_id in product(self.miners, rounds):
@@ -262,8 +262,8 @@ class Stage:
                 return entry.data.round, self._names()[entry.signer]
         return None
 
-    def _plan(self, round_id: RoundId) -> Plan | None:
+    def plan(self, round_id: RoundId) -> Plan | None:
         return next((plan for plan in self.rig.committed() if plan.frozen.round == round_id), None)
 
-    def _miners_alive(self) -> bool:
+    def miners_alive(self) -> bool:
         return all(self.rig.parts[name].ended() is None for name in self.miners)
