@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,8 @@ class Soak:
     history: History = field(default_factory=History)
     over: list[tuple[float, Event, str]] = field(default_factory=list)
     """When each event that goes on ends, and whom it befell."""
+    said: dict[str, int] = field(default_factory=dict)
+    """Bytes that each process's file had when it was started again."""
     restarts: int = 0
     most_rss_kib: dict[str, int] = field(default_factory=dict)
     longest_still_s: float = 0.0
@@ -58,6 +61,7 @@ class Soak:
     def run(self, events: Sequence[Event], seconds: float) -> None:
         """Live through the events. Raises ``Broken``."""
         self._start()
+        self._first_commit()
         began_s = moved_s = looked_s = time.monotonic()
         waiting, head, terms = list(events), 0, 0
         while (now_s := time.monotonic() - began_s) < seconds:
@@ -82,11 +86,22 @@ class Soak:
         for name in self.miners:
             self.rig.start_miner(name, *SLOWED)
 
+    def _first_commit(self) -> None:
+        """Peace until the run is under way, however slow the machine: the events' clock begins then."""
+        began_s = time.monotonic()
+        while self.rig.head == 0:
+            self.rig.read_log()
+            self._processes()
+            if time.monotonic() - began_s > STILL_S:
+                raise Broken(f"no first commit within {STILL_S:g} s")
+            time.sleep(LOOK_S)
+
     def _due(self, now_s: float, waiting: list[Event]) -> None:
         for item in [one for one in self.over if one[0] <= now_s]:
             _, event, victim = item
             self._say(now_s, f"over: {event.kind} {victim}")
             self._ended_well(event, victim)
+            self.said[victim] = self._words(victim) if event.kind in ENDS else self.said.get(victim, 0)
             heal(self.rig, event.kind, victim)
             self.restarts += event.kind in ENDS
             self.over.remove(item)
@@ -131,8 +146,14 @@ class Soak:
 
     def _ended_well(self, event: Event, victim: str) -> None:
         code = self.rig.parts[victim].ended() if event.kind == "terminate" else None
-        if code not in (None, 0):
+        unready = code == -signal.SIGTERM and self._words(victim) == self.said.get(victim, 0)
+        if code not in (None, 0) and not unready:
             raise Broken(f"{victim} ended with {code} when it was told to end")
+
+    def _words(self, name: str) -> int:
+        """Bytes that it has said; a process that has said nothing yet has no handlers for signals either."""
+        path = self.rig.logs / f"{name}.err"
+        return path.stat().st_size if path.exists() else 0
 
     def _processes(self) -> None:
         gone = self._hurt(*ENDS)
