@@ -15,11 +15,12 @@ from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submissi
 from common.runlog.remerge import Difference
 from common.spec import SCHEMA
 from common.typed import from_json, to_json
-from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
 
 CONVICTION = "conviction"
 MAX_CONVICTION_BYTES = 2 * MAX_MANIFEST_BYTES
 MAX_TOLD = 500
+MAX_CODE = 64
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class RejectedFalsely:
     """The round that the delta was made for."""
     delta_sha256: Sha256
     code: str
-    """What the plan rejects it for."""
-    coldkeys: dict[str, Coldkey]
-    """Whose the plan's members were when this was found, by hotkey: deltas of one owner have one voice."""
+    """What the plan rejects it for, at most ``MAX_CODE`` characters of it."""
 
     def __post_init__(self) -> None:
         check_sha256(self.delta_sha256)

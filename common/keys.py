@@ -62,6 +62,10 @@ def reduction_key(run: str, round_id: RoundId, hotkey: Hotkey, sha256: Sha256) -
     return f"runs/{run}/rounds/{round_id}/reductions/{hotkey}/{sha256}.json"
 
 
+def revision_prefix(run: str, revision: Revision) -> str:
+    return f"runs/{run}/revisions/{revision}/"
+
+
 def snapshot_key(run: str, revision: Revision, shard: ShardId, sha256: Sha256) -> str:
     return f"runs/{run}/revisions/{revision}/{shard}/{sha256}.safetensors"
 

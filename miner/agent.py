@@ -42,6 +42,7 @@ from miner.startlog import first_view
 from miner.state import StateFolder, lock_folder
 from miner.trainer import Trainer
 from miner.uplink import Uplink
+from miner.watch import Watch
 from miner.whereabouts import Whereabouts
 from miner.work import RoundWork
 from miner.worker import Worker
@@ -205,7 +206,8 @@ class Agent:
         )
         private = self._settings.allow_private
         complaints = Complaints(context, receipts, lambda: session.view, self._ports.chain, private)
-        others = [asyncio.create_task(task.run()) for task in (heart, follower, complaints)]
+        watch = Watch(session, self._settings.max_tokens_per_s)
+        others = [asyncio.create_task(part.run()) for part in (heart, follower, complaints, watch)]
         working = asyncio.create_task(session.run())
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)

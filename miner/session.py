@@ -31,6 +31,7 @@ from miner.follow import LogView
 from miner.jobs import Job, Jobs
 from miner.ledger import Ledger, resets_inner
 from miner.meter import UploadMeter
+from miner.patience import Patience
 from miner.policy import Made, Move, decide
 from miner.revisions import Held, bring_to_head
 from miner.settle import Settlement
@@ -59,6 +60,10 @@ class Session:
         """What the miner does or waits for, in plain words."""
         self.trouble = ""
         """Why the last submission was refused or not made, or what can't be fetched."""
+        self.still = ""
+        """What makes no progress, by the watchdog's last look."""
+        self.downloads: dict[Job, Patience] = {}
+        """How the newest of each kind stands with the storage."""
         self.gave_up: RoundId | None = None
         """The round whose final submission could not be made."""
         self.changed = asyncio.Event()
@@ -174,7 +179,7 @@ class Session:
 
     async def _fetch(self) -> None:
         async def fetch() -> None:
-            patience, dataset = self.context.patience("fetching the dataset"), self.context.spec.data.dataset
+            patience, dataset = self._download(Job.FETCH, "fetching the dataset"), self.context.spec.data.dataset
             self.dataset = await patience.insist(
                 lambda: in_thread(lambda: ensure_dataset(self.context.reader, dataset, self.context.cache))
             )
@@ -186,7 +191,7 @@ class Session:
 
     async def _bring_to_head(self) -> None:
         """Fetch, decode, step and prove beside the training."""
-        patience = self.context.patience("fetching the revision")
+        patience = self._download(Job.SYNC, "fetching the revision")
 
         async def once() -> Held:
             state, held = self.view.state, self.held
@@ -299,6 +304,10 @@ class Session:
             self.jobs.start(Job.DELIVER, self.desk.deliver(sent))
 
     # Helpers.
+
+    def _download(self, job: Job, what: str) -> Patience:
+        patience = self.downloads[job] = self.context.patience(what)
+        return patience
 
     def _make_stream(self, round_id: RoundId, revision: Revision) -> Stream:
         assert self.dataset is not None, "the dataset is there before training begins"

@@ -22,6 +22,7 @@ from common.runlog.writer import LostSlot
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
 from common.units import Hotkey, Revision
 from validator.board import Board
+from validator.collecting import Collector
 from validator.effects import Effects
 from validator.following import Following
 from validator.holding import Holding
@@ -45,7 +46,8 @@ class Driver:
         self._following = following
         self._holding = Holding(board)
         self._obeying = Obeying(board, effects)
-        self._next = NextRound(board, self._obeying, self._holding, until_revision)
+        self.collector = Collector(board)
+        self._next = NextRound(board, self._obeying, self._holding, until_revision, self.collector)
         self._open = OpenRound(board, effects, scorer)
         self._taken_over = False
 
@@ -58,6 +60,7 @@ class Driver:
         finally:
             keeping.cancel()
             self._following.stop()
+            self.collector.stop()
 
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""

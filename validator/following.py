@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from loguru import logger
 
 from common.blocking import in_thread
-from common.convictions import MergedWrongly
+from common.convictions import MAX_CODE, MergedWrongly, RejectedFalsely
 from common.errors import Rejected, Retryable
+from common.runlog.entries import RoundFrozen
 from common.runlog.remerge import Difference, ShardMemory, compare
 from common.runlog.state import RevisionNode, RunState
 from common.units import Hotkey, Revision
 from validator.audits.convictions import Accused, Convictions
+from validator.audits.plans import Plans
+from validator.audits.rejections import look_again
 from validator.board import Board
 from validator.heads import Heads, Memories
 from validator.rounds import MOST_MADE_UP, finished_as_committed
@@ -45,8 +49,9 @@ def told_wrong(leader: Hotkey, revision: Revision, differences: Sequence[Differe
 class Following:
     """Checks commits for one process, one at a time beside everything else."""
 
-    def __init__(self, board: Board, heads: Heads, scorer: Scorer, convictions: Convictions) -> None:
+    def __init__(self, board: Board, heads: Heads, scorer: Scorer, plans: Plans, convictions: Convictions) -> None:
         self._board = board
+        self._plans = plans
         self._convictions = convictions
         self._heads = heads
         self._scorer = scorer
@@ -122,6 +127,7 @@ class Following:
             memories, differences = await in_thread(lambda: self._merge(run, node))
             if differences:
                 await self._convict(run, node, differences)
+            await self._look_at_rejections(run, node)
         except Retryable as fault:
             logger.debug("revision {} is not checked yet: {}", node.revision, fault)
             return
@@ -158,6 +164,24 @@ class Following:
         told = told_wrong(leader, node.revision, differences)
         accused = Accused(leader, node.round, node.seq, sha256)
         self._convictions.note(accused, told, MergedWrongly(node.revision, differences))
+
+    async def _look_at_rejections(self, run: RunState, node: RevisionNode) -> None:
+        """Of the round's first plan, which decided them: whoever made it again had to leave them rejected."""
+        entry = None if node.round is None else self._plans.find(node.round)
+        if entry is None or entry.signer == self._own:
+            return
+        assert isinstance(entry.data, RoundFrozen)
+        for member in entry.data.members:
+            if member.decision != "rejected":
+                continue
+            again = await in_thread(partial(look_again, self._board.reader, run.spec, member))
+            logger.debug("{} was rejected for {}: {}, {}", member.hotkey, member.code, again.finding, again.why)
+            if again.finding == "false":
+                code = member.code[:MAX_CODE]
+                told = f"{entry.signer} rejected the delta of {member.hotkey} in round {node.round} for {code}"
+                fault = RejectedFalsely(member.shard, member.hotkey, member.round, member.delta.sha256, code)
+                accused = Accused(entry.signer, entry.data.round, entry.seq, entry.slot_sha256)
+                self._convictions.note(accused, f"{told}, which is false: {again.why}", fault)
 
     def _pass_by(self, node: RevisionNode, refusal: Rejected) -> None:
         self._tries += 1

@@ -14,6 +14,7 @@ from common.runlog.state import RunState
 from common.units import Revision
 from validator import pausing
 from validator.board import Board
+from validator.collecting import Collector
 from validator.holding import Holding
 from validator.obeying import Obeying
 from validator.orders import resumed_by
@@ -25,11 +26,19 @@ from validator.rounds import Round, begin
 class NextRound:
     """Brings one process to the next round."""
 
-    def __init__(self, board: Board, obeying: Obeying, holding: Holding, until_revision: Revision | None) -> None:
+    def __init__(
+        self,
+        board: Board,
+        obeying: Obeying,
+        holding: Holding,
+        until_revision: Revision | None,
+        collector: Collector,
+    ) -> None:
         self._board = board
         self._obeying = obeying
         self._holding = holding
         self._until = until_revision
+        self._collector = collector
 
     async def open(self, order: Order | None) -> float:
         """Hold the open round, or open the next one, unless the run has reached its end or stands still."""
@@ -45,6 +54,8 @@ class NextRound:
                 return await self._not_now(run, opening)
             await board.membership.refresh_for_round()
             board.membership.new_round()
+            await self._collector.at_boundary()
+            run = board.journal.state
             late = f", waiting for {len(run.deferred)} that the last plan deferred" if run.deferred else ""
             run = await board.append(RoundOpened(run.next_round, run.head), opening.reason + late)
         board.round = await self._begin(run)

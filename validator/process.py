@@ -111,7 +111,7 @@ def assemble(parts: Parts) -> Validator:
     intake = Intake(board, uploads)
     convictions = Convictions(board.reports, parts.spec.run, parts.signer)
     convictions.adopt()
-    following = Following(board, heads, scorer, convictions)
+    following = Following(board, heads, scorer, plans, convictions)
     service = ValidatorService(board, intake, parts.version, Complaints(board, plans, convictions), convictions)
     driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)

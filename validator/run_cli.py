@@ -23,6 +23,7 @@ from common.spec import describe_spec, spec_hash
 from common.units import Revision
 from validator.audits.told import proved_from_file, told_again
 from validator.run_create import create
+from validator.run_gc import gc
 from validator.run_heads import ask_chain, chain_of, told
 from validator.run_leaders import leaders
 from validator.run_move import move
@@ -160,6 +161,7 @@ def export(
 for order in (pause, resume, rollback, abort_round):
     command(order)
 command(leaders)
+command(gc)
 command(move)
 
 

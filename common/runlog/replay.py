@@ -33,8 +33,9 @@ from common.runlog.entries import (
     decode_entry,
 )
 from common.runlog.owned import OWNED, owned_effect
+from common.runlog.retention import with_gc
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
-from common.runlog.state import Collection, Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
+from common.runlog.state import Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
 from common.units import Revision, RoundId, Sha256, sha256_hex
 
@@ -168,7 +169,7 @@ def _roll_back(state: RunState, entry: Entry, data: RolledBack) -> RunState:
 
 
 def _collect(state: RunState, entry: Entry, data: Gc) -> RunState:
-    return replace(state, collections=(*state.collections, Collection(entry.seq, data)))
+    return with_gc(state, data)
 
 
 def _obey(state: RunState, command: Sha256 | None) -> RunState:

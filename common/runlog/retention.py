@@ -15,11 +15,11 @@ clock, must have passed ``delete_after_s``. No upload URL of such a round lives 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.keys import KeyParts
 from common.runlog.entries import Gc
-from common.runlog.state import RevisionNode, RunState
+from common.runlog.state import Collection, RevisionNode, RunState
 from common.spec import RunSpec
 from common.store.port import MAX_PRESIGN_S
 from common.units import Revision
@@ -48,6 +48,11 @@ def next_gc(state: RunState, needed: Iterable[Revision] = ()) -> Gc | None:
     limit = min([_limit(state), *needed])
     floors = [floor for floor in _floors(state) if floor <= limit]
     return _gc(state, floors[-1]) if floors else None
+
+
+def with_gc(state: RunState, gc: Gc) -> RunState:
+    """What the state will be when an entry has named this."""
+    return replace(state, collections=(*state.collections, Collection(state.next_seq, gc)))
 
 
 def held_back(state: RunState, held: Iterable[Revision]) -> list[Revision]:

@@ -25,6 +25,7 @@ from miner.revisions import bring_to_head
 from tests.runlog.support import ALICE, MINERS, opened, ordered, slot, small_spec, steady
 from tests.runlog.test_catchup import holder
 from tests.runlog.world import World, begin_world
+from validator.run_gc import outline
 
 ACTIONS = st.lists(
     st.sampled_from(["round", "round", "round", "late", "gc", "delete"]) | st.integers(0, 5), min_size=6, max_size=16
@@ -190,3 +191,17 @@ def test_what_the_newest_entry_named_is_where_it_is_looked_for() -> None:
         parts = keys.parse_key(world.spec.run, key)
         assert parts is not None
         assert parts.round_id in second.rounds if parts.revision is None else parts.revision in second.revisions
+
+
+def test_the_operator_sees_what_is_kept_and_what_goes() -> None:
+    world = grown(8)
+    prefix = keys.run_prefix(world.spec.run)
+    before = outline(world.state, world.store.list(prefix))
+    assert "revisions 0 to 8 are whole" in before[0]
+    assert before[-1].startswith("next: revisions before 6")
+    collect(world)
+    named = outline(world.state, world.store.list(prefix))
+    goes = before[-1].rsplit(": ", 1)[1]
+    assert named[2].endswith(f"named them: {goes}"), "what was to be next is due now"
+    delete(world)
+    assert outline(world.state, world.store.list(prefix))[2].endswith("0 objects, 0 B")

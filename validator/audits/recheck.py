@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from common.convictions import Conviction, MergedWrongly
+from common.convictions import MAX_CODE, Conviction, MergedWrongly, RejectedFalsely
 from common.errors import Rejected
-from common.runlog.entries import Entry
+from common.runlog.entries import Entry, RoundFrozen
 from common.runlog.leftout import judge
 from common.runlog.reader import LogReader
 from common.runlog.remerge import compare, rebuild
@@ -19,6 +19,7 @@ from common.runlog.replay import Step
 from common.runlog.state import RunState
 from common.store.port import ObjectReader
 from common.units import ShardId
+from validator.audits.rejections import look_again
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,18 @@ def _judge(reader: ObjectReader, state: RunState, entry: Entry, conviction: Conv
         return Rechecked(judged.guilty, judged.why)
     if conviction.merged_wrongly is not None:
         return _merged(reader, state, entry, conviction.merged_wrongly)
-    return Rechecked(False, "this version knows no such fault: update brigade")
+    assert conviction.rejected_falsely is not None, "a conviction has one kind"
+    return _rejected(reader, state, entry, conviction.rejected_falsely)
+
+
+def _rejected(reader: ObjectReader, state: RunState, entry: Entry, fault: RejectedFalsely) -> Rechecked:
+    members = entry.data.members if isinstance(entry.data, RoundFrozen) and entry.data.attempt == 0 else ()
+    place = (fault.shard, fault.hotkey, fault.made_for, fault.delta_sha256, fault.code)
+    for member in members:
+        if (member.shard, member.hotkey, member.round, member.delta.sha256, member.code[:MAX_CODE]) == place:
+            again = look_again(reader, state.spec, member)
+            return Rechecked(again.finding == "false", again.why)
+    return Rechecked(False, f"slot {entry.seq} does not reject such a delta")
 
 
 def _merged(reader: ObjectReader, state: RunState, entry: Entry, fault: MergedWrongly) -> Rechecked:
