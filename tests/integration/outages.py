@@ -25,6 +25,8 @@ class Outage:
     """Of the round that was open and the one after it, in the same words as in ``Takeover``."""
     could_tokens: int
     """What the miners could train from the outage's beginning to its end, at the speed they keep."""
+    target_tokens: int
+    """Of one round."""
     ended: int
     """Processes that ended."""
 
@@ -38,14 +40,15 @@ class Outage:
         )
 
     def held(self) -> bool:
-        """Nobody ended, no work was lost, and without a storage the miners trained on."""
-        trained = self.server == "chain" or self.trained_tokens > self.could_tokens / 2
+        """Nobody ended, no work was lost, and without a storage the miners trained beyond what two rounds ask for."""
+        trained = self.server == "chain" or self.trained_tokens > 2 * self.target_tokens
         return self.ended == 0 and self.merged_tokens == self.trained_tokens and trained
 
 
 def play_outage(stage: Stage, server: str, seconds: float) -> Outage:
     """Cut everybody off from this server for so long, in an open round; ends two commits after it."""
     rig, silences = stage.rig, [0.0]
+    rig.watched = stage.leader()
     first = stage.until(lambda: rig.open_round, "an open round")
     head, began_s = rig.head, time.monotonic()
     _cut(stage, server, True)
@@ -62,7 +65,7 @@ def play_outage(stage: Stage, server: str, seconds: float) -> Outage:
     trained, merged, _ = stage.account(tuple(RoundId(one) for one in range(first, last + 1)))
     ended = sum(part.ended() is not None for part in rig.parts.values())
     could = int(lasted_s * SPEED * len(stage.miners))
-    return Outage(server, lasted_s, commits, max(silences), trained, merged, could, ended)
+    return Outage(server, lasted_s, commits, max(silences), trained, merged, could, rig.spec.round.target_tokens, ended)
 
 
 def _cut(stage: Stage, server: str, on: bool) -> None:

@@ -90,7 +90,7 @@ class Stage:
 
     def play(self, fault: str, phase: str) -> Takeover:
         """One cell: afterwards both validators run again."""
-        rig, leader = self.rig, self._leader()
+        rig, leader = self.rig, self.leader()
         standby = SECOND if leader == FIRST else FIRST
         rig.watched = standby
         rig.until(lambda: self._follows(standby), f"{standby} following")
@@ -234,7 +234,8 @@ class Stage:
             credited += max((one.tokens for one in accepted_ones), default=0)
         return trained, merged, credited
 
-    def _leader(self) -> str:
+    def leader(self) -> str:
+        """Who leads, after one more commit."""
         commits(self.rig)
         assert self.rig.state is not None
         assert self.rig.state.leader is not None
