@@ -113,6 +113,9 @@ class Following:
         run = self._board.journal.state
         if self._next is None:
             self._next = _first(run, self._board.standing.reported_round)
+        if 0 < self._next <= run.floor:
+            logger.warning("revisions {} to {} are not checked: deleted by retention", self._next, run.floor)
+            self._next = Revision(run.floor + 1)
         while (node := run.revisions.get(self._next)) is not None and _leader_of(run, node) == self._own:
             self._next = Revision(self._next + 1)
         return node if node is not None and self._scorer.backlog < MOST_WAITING else None

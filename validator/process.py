@@ -45,6 +45,7 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.publicplace import PublicPlace, PublicStore
 from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
 from validator.scorer import Scorer
@@ -92,6 +93,7 @@ class Validator:
     guard: HeadGuard
     heads_on_chain: HeadsOnChain
     storage_keys: StorageKeys | None
+    public_place: PublicPlace | None
     convictions: Convictions
     app: FastAPI
 
@@ -130,9 +132,16 @@ def assemble(parts: Parts) -> Validator:
         guard=guard,
         heads_on_chain=on_chain,
         storage_keys=_storage_keys(parts, board),
+        public_place=_public_place(parts, board),
         convictions=convictions,
         app=create_app(service, gatekeeper),
     )
+
+
+def _public_place(parts: Parts, board: Board) -> PublicPlace | None:
+    if not isinstance(parts.store, PublicStore):
+        return None
+    return PublicPlace(parts.store, board.journal, parts.chain, parts.clock)
 
 
 def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
@@ -144,13 +153,14 @@ def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
 def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
     switching = parts.store if isinstance(parts.store, SwitchingStore) else None
+    placed = parts.store if isinstance(parts.store, SwitchingStore | PublicStore) else None
     writer = LogWriter(
         parts.store,
         spec,
         signer,
         clock,
         patience=patience,
-        here=lambda: switching.place if switching else None,
+        here=lambda: placed.place if placed else None,
         note=plans.note,
     )
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
@@ -196,6 +206,8 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(validator.payments.run(), name="payments")
         if validator.storage_keys is not None:
             group.create_task(validator.storage_keys.run(), name="storage keys")
+        if validator.public_place is not None:
+            group.create_task(validator.public_place.run(), name="place")
         group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")
         group.create_task(validator.watchdog.run(), name="watchdog")

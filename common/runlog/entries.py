@@ -185,7 +185,7 @@ class Gc:
     """From here on these objects may be gone from the bucket: what only revisions before the floor need."""
 
     floor: Revision
-    """The oldest revision that stays whole. Snapshots of those before it go."""
+    """The oldest revision that stays whole. Snapshots of those before it go, but for that of revision 0."""
     deltas_before: RoundId
     """Deltas of all rounds before this one go."""
     updates_before: RoundId

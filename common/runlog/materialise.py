@@ -186,7 +186,7 @@ def stages(
         Stage(
             node.revision,
             None if node.parent is None or node.revision <= state.floor else step_bytes(node),
-            None if node.shards[shard].snapshot is None or node.revision < state.floor else snapshot_bytes,
+            None if node.shards[shard].snapshot is None or 0 < node.revision < state.floor else snapshot_bytes,
         )
         for node in path
     )

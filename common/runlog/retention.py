@@ -3,10 +3,11 @@
 A ``gc`` entry raises the floor, the oldest revision that stays whole: a snapshot of the head's lineage from which every
 later revision descends. All that only older revisions need goes: their snapshots, the updates and partition means of
 the rounds up to the floor's, and the deltas of the rounds before its parent's round ended. So an entry names whole
-ranges of keys in a line, and every reader comes to the same set. What never goes: log, spec, commands, manifests,
-receipts, reports, and whatever a revision from the floor on needs, with those that a rollback left behind, the open
-round and what the last plan deferred. Invariants: the floor only rises; every revision with a number from the floor on
-can be materialised, merged again and rolled back to; an entry that names more than the spec allows is void.
+ranges of keys in a line, and every reader comes to the same set. What never goes: the snapshot of revision 0, from
+which every validator takes the loss that the run began with, log, spec, commands, manifests, receipts, reports, and
+whatever a revision from the floor on needs, with those that a rollback left behind, the open round and what the last
+plan deferred. Invariants: the floor only rises; every revision with a number from the floor on can be materialised,
+merged again and rolled back to; an entry that names more than the spec allows is void.
 
 When the objects may really go is not told by clocks of processes: the age of the entry's slot, by the storage's own
 clock, must have passed ``delete_after_s``. No upload URL of such a round lives longer, so nothing comes back.
@@ -78,7 +79,7 @@ def is_named(state: RunState, parts: KeyParts) -> bool:
         return parts.round_id is not None and parts.round_id < last.deltas_before
     if parts.kind in UPDATE_KINDS:
         return parts.round_id is not None and parts.round_id < last.updates_before
-    return parts.kind == "snapshot" and parts.revision is not None and parts.revision < last.floor
+    return parts.kind == "snapshot" and parts.revision is not None and 0 < parts.revision < last.floor
 
 
 def due(state: RunState) -> Due | None:

@@ -225,7 +225,7 @@ def _verify_merges(work: _Work, state: RunState) -> None:
     """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way: of every branch."""
     _note_deleted(work, state)
     nodes = sorted(state.revisions.values(), key=lambda node: node.revision)
-    nodes = [node for node in nodes if node.revision >= state.floor]
+    nodes = [node for node in nodes if node.revision >= state.floor or node.revision == 0]
     last_child = {node.parent: node.revision for node in nodes}
     for shard in range(state.spec.num_shards):
         memories: dict[Revision, ShardMemory] = {}

@@ -161,6 +161,21 @@ def test_a_run_is_proved_from_the_floor_on_when_the_rest_is_gone() -> None:
     assert f"merges begin at revision 6, the oldest kept: {len(gone)} objects before it" in " ".join(said)
 
 
+def test_the_first_snapshot_stays_and_is_proved() -> None:
+    """A validator that comes later takes the loss that the run began with from it."""
+    world = grown(8)
+    collect(world)
+    delete(world)
+    assert rebuild(world.reader, world.state, Revision(0), ShardId(0))[1] == ()
+    made = world.state.revisions[Revision(0)].shards[0].snapshot
+    assert made is not None
+    key = keys.snapshot_key(world.spec.run, Revision(0), ShardId(0), made.sha256)
+    world.store.delete(key)
+    with pytest.raises(VerifyError) as caught:
+        verify_run(world.store, world.spec.run)
+    assert caught.value.key == key
+
+
 @pytest.mark.parametrize("kind", ["delta", "update", "snapshot", "manifest"])
 def test_what_is_gone_and_was_not_named_is_wrong(kind: str) -> None:
     world = grown(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 from common import keys
 from common.data.dataset import Dataset
@@ -12,16 +13,18 @@ from common.runlog.verify import verify_run
 from common.spec import RetentionSpec
 from common.timeouts import LEASE_S
 from common.units import Revision, ShardId
+from tests.support.specs import VALIDATOR
+from tests.validator.test_following import WATCHER, may_lead
 from tests.validator.world import World, drive
-from validator.process import Validator
+from validator.process import Validator, assemble
 
 GRACE_S = 5.0
 
 
-def a_world(dataset: Dataset) -> World:
-    world = World(dataset, retention=RetentionSpec(snapshots=2, revisions=2, grace_s=GRACE_S))
-    limits = dataclasses.replace(world.spec.round, train_deadline_s=12.0, submit_deadline_s=6.0)
-    return World(dataset, retention=world.spec.retention, round=limits)
+def a_world(dataset: Dataset, **changes: Any) -> World:
+    retention = RetentionSpec(snapshots=2, revisions=2, grace_s=GRACE_S)
+    limits = dataclasses.replace(World(dataset).spec.round, train_deadline_s=12.0, submit_deadline_s=6.0)
+    return World(dataset, retention=retention, round=limits, **changes)
 
 
 async def go_on(world: World, validator: Validator, revision: int) -> None:
@@ -122,6 +125,31 @@ def test_a_new_leader_makes_a_missing_snapshot_again(dataset: Dataset) -> None:
         world.store.delete(key)
         await go_on(world, world.validator(), 4)
         assert world.store.head(key) is not None
+        verify_run(world.store, world.spec.run)
+
+    asyncio.run(go())
+
+
+def test_a_validator_that_comes_after_a_deletion_checks_what_is_kept_and_leads_on(dataset: Dataset) -> None:
+    async def go() -> None:
+        world = a_world(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey))
+        await world.begin()
+        await world._register(WATCHER)
+        validator = world.validator()
+        await until_named(world, validator)
+        named = named_and_there(world)
+        age(world)
+        await go_on(world, validator, world.log().head + 2)
+        assert not named & named_and_there(world)
+        world.clock.advance(LEASE_S + 1)
+        other = assemble(may_lead(world))
+        for _ in range(2):
+            await other.driver.step()
+            world.clock.advance(LEASE_S + 1)
+        await go_on(world, other, world.log().head + 2)
+        report = other.board.standing.report
+        assert report is not None
+        assert other.board.standing.heldout_first is not None
         verify_run(world.store, world.spec.run)
 
     asyncio.run(go())
