@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from common.clock import Clock
 from common.errors import BrigadeError, Retryable
 from common.identity import KeypairSigner
+from common.merge.networks import NO_TABLE, AsnTable
 from common.model.layout import run_layouts
 from common.reports import Report
 from common.spec import RunSpec
@@ -68,6 +69,8 @@ class Board:
     """Where this validator's reports go: the store itself, or a folder of its own."""
     read_only: bool = False
     """Whether there are no keys to write to the storage: then this process follows and never leads."""
+    asns: AsnTable = NO_TABLE
+    """Which autonomous systems miners' addresses belong to, as far as the operator has said."""
     standing: Standing = field(default_factory=Standing)
     round: Round | None = None
     waiting_for: str = "starting"

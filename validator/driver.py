@@ -274,6 +274,10 @@ class Driver:
             self._say(told)
             await board.leadership.renew()
             return timeouts.LEADER_LOOK_S
+        if decision.action is Action.REDUCE and (awaited := await self._effects.awaited(current)):
+            self._say(f"round {current.state.round}: {awaited}")
+            await board.leadership.renew()
+            return timeouts.LEADER_LOOK_S
         board.waiting_for = told
         merging = decision.action in (Action.JUDGE, Action.REDUCE)
         board.diary.at(told, now_s, merging)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from common.chain.port import ChainPort, Endpoint
 from common.clock import Clock
 from common.identity import KeypairSigner
+from common.merge.networks import NO_TABLE, AsnTable
 from common.runlog.casput import Patience
 from common.runlog.lease import LeaseKeeper
 from common.runlog.writer import LogWriter
@@ -31,6 +33,7 @@ from validator.api.security import Gatekeeper
 from validator.api.server import Server
 from validator.board import Board
 from validator.bodies import RememberingReader
+from validator.butterfly import Butterfly
 from validator.driver import Driver
 from validator.effects import Effects
 from validator.following import Following
@@ -72,6 +75,10 @@ class Parts:
     """Where this validator's reports are, as its commitment on chain tells."""
     patience: Patience | None = None
     """How storage calls of log and lease are repeated; the default when None."""
+    asns: AsnTable = NO_TABLE
+    """Of the miners' addresses, as the operator has given it."""
+    entropy: Callable[[int], bytes] = secrets.token_bytes
+    """So many random bytes that nobody foresees."""
     reports: ReportStore | None = None
     """Where reports go when the store can only be read; None: into the store."""
 
@@ -105,8 +112,11 @@ def assemble(parts: Parts) -> Validator:
     scorer.adopt()
     intake = Intake(board, uploads)
     following = Following(board, heads, scorer)
-    service = ValidatorService(board, intake, parts.version, following.told)
-    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, following, parts.until_revision)
+    butterfly = Butterfly(board, parts.chain, parts.entropy) if parts.spec.reduce.kind == "butterfly" else None
+    service = ValidatorService(board, intake, parts.version, following.told, butterfly)
+    driver = Driver(
+        board, Effects(board, heads, intake, scorer, uploads, butterfly), scorer, following, parts.until_revision
+    )
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
     watchdog = Watchdog(board, parts.until_revision)
@@ -162,6 +172,7 @@ def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
         membership=Membership(parts.chain, spec.netuid, clock),
         reports=parts.reports or parts.store,
         read_only=parts.reports is not None,
+        asns=parts.asns,
     )
     return board, guard
 

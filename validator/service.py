@@ -21,6 +21,8 @@ from common.wire import (
     HeartbeatReply,
     MinerStatus,
     Phase,
+    ReductionReply,
+    ReductionRequest,
     ReportIndex,
     RoundView,
     StallView,
@@ -31,6 +33,7 @@ from common.wire import (
 from validator import pausing
 from validator.api.security import Caller
 from validator.board import Board
+from validator.butterfly import Butterfly
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
 from validator.reports_place import FolderReports
@@ -48,13 +51,20 @@ class ValidatorService:
     """The service of one process, over its board."""
 
     def __init__(
-        self, board: Board, intake: Intake, version: str, convicted: Callable[[], list[str]] = lambda: []
+        self,
+        board: Board,
+        intake: Intake,
+        version: str,
+        convicted: Callable[[], list[str]] = lambda: [],
+        butterfly: Butterfly | None = None,
     ) -> None:
-        """``convicted`` tells what leaders did wrong, each in a sentence."""
+        """``convicted`` tells what leaders did wrong, each in a sentence; ``butterfly`` is None in a run whose leader
+        reduces alone."""
         self._board = board
         self._intake = intake
         self._version = version
         self._convicted = convicted
+        self._butterfly = butterfly
         self._cached: tuple[float, Status] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
 
@@ -77,6 +87,7 @@ class ValidatorService:
         if current is not None:
             board.membership.pin(caller.seat)
         board.members.hear(caller.hotkey, beat, now_s)
+        board.members.seen_at(caller.hotkey, caller.host)
         state = board.journal.state
         return HeartbeatReply(
             server_ns=board.clock.wall_ns(),
@@ -87,6 +98,7 @@ class ValidatorService:
             round=self._view(current, caller.hotkey) if current else None,
             delivered=current is not None and current.submissions.delivered(caller.hotkey),
             score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
+            reduce=self._butterfly.view(caller.hotkey) if self._butterfly and current else None,
             stall=next((stall.text[:300] for stall in board.stalls if stall.holds), ""),
         )
 
@@ -97,6 +109,12 @@ class ValidatorService:
     async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply:
         """See ``Intake.complete``."""
         return await self._intake.complete(caller, request.round, request.shard, request.delta_sha256)
+
+    async def reduced(self, caller: Caller, request: ReductionRequest) -> ReductionReply:
+        """See ``Butterfly.hand_in``."""
+        if self._butterfly is None:
+            raise Rejected("no_butterfly", "in this run the leader reduces alone")
+        return await self._butterfly.hand_in(caller, request.reduction)
 
     def report_index(self) -> ReportIndex:
         """What is kept here. ``Rejected('not_found')`` where reports lie in the run's bucket."""
