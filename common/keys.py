@@ -67,6 +67,10 @@ def reductions_prefix(run: str, round_id: RoundId) -> str:
     return f"runs/{run}/rounds/{round_id}/reductions/"
 
 
+def revision_prefix(run: str, revision: Revision) -> str:
+    return f"runs/{run}/revisions/{revision}/"
+
+
 def snapshot_key(run: str, revision: Revision, shard: ShardId, sha256: Sha256) -> str:
     return f"runs/{run}/revisions/{revision}/{shard}/{sha256}.safetensors"
 
@@ -87,6 +91,11 @@ def reports_prefix(run: str, validator: Hotkey) -> str:
 def report_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -> str:
     """``sha256`` is that of the object's bytes."""
     return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.json"
+
+
+def conviction_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha256) -> str:
+    """Among its reports; ``sha256`` is that of the object's bytes."""
+    return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.conviction.json"
 
 
 def dataset_prefix(dataset: Sha256) -> str:
@@ -111,7 +120,7 @@ class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""
 
     kind: str
-    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot or report."""
+    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot, report or conviction."""
     sha256: Sha256 | None = None
     """Hash in the name: of the bytes, or for a manifest of its delta's."""
     seq: int | None = None
@@ -137,6 +146,7 @@ _PATTERNS = {
     "reduction": rf"rounds/(?P<round>{_NUMBER})/reductions/{_HOTKEY}/{_HASH}\.json",
     "snapshot": rf"revisions/(?P<revision>{_NUMBER})/(?P<shard>{_NUMBER})/{_HASH}\.safetensors",
     "report": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.json",
+    "conviction": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.conviction\.json",
 }
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 

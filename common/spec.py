@@ -33,6 +33,8 @@ MAX_SCHEDULE = 1 << 12
 MAX_TRIAL = 1 << 14
 """Sequences on which a delta may be tried."""
 MAX_WAIT_S = 30 * 86400.0
+MAX_KEPT = 1 << 20
+"""Revisions that a run may be told to keep."""
 MAX_PARTITIONS = 2048
 MAX_REDUNDANCY = 8
 
@@ -326,6 +328,23 @@ class RestartSpec(_Rounded):
 
 
 @dataclass(frozen=True)
+class RetentionSpec(_Rounded):
+    """What stays in the bucket; older objects are named in the log, and deleted when nobody can be using them."""
+
+    snapshots: int
+    """So many of the newest snapshots of the head's lineage stay, and all that later revisions need."""
+    revisions: int
+    """So many of the newest revisions stay whole: those that a rollback can go back to, and whoever is behind needs."""
+    grace_s: float
+    """From the death of the last upload URL to the deletion: longer than a snapshot's download on a slow line."""
+
+    def check(self) -> None:
+        _require(2 <= self.snapshots <= MAX_KEPT, f"snapshots must be between 2 and {MAX_KEPT}")
+        _require(2 <= self.revisions <= MAX_KEPT, f"revisions must be between 2 and {MAX_KEPT}")
+        _require(0 < self.grace_s <= MAX_WAIT_S, f"grace_s must be positive and at most {MAX_WAIT_S}")
+
+
+@dataclass(frozen=True)
 class RunSpec(_Rounded):
     """One training job. Its SHA-256 names it; nothing in it ever changes."""
 
@@ -350,6 +369,7 @@ class RunSpec(_Rounded):
     scoring: ScoringSpec
     restart: RestartSpec
     reduce: ReduceSpec
+    retention: RetentionSpec
 
     def check(self) -> None:
         if self.schema != SCHEMA:

@@ -105,8 +105,14 @@ STILL_S = 2 * BULK_STALL_S
 """A transfer of which no byte has moved for so long stands still: it was broken off and begun anew, to no avail."""
 AWAY_TOLD_S = BULK_STALL_S
 """Trouble with storage or log that passes sooner is not worth a word to anybody but the log."""
+COMPLAINT_LOOK_S = 5.0
+"""A miner looks so often whether a plan has left it out."""
+COMPLAINT_MOST_S = 300.0
+"""Longest pause before a validator that does not answer is told again."""
 STEPS_STILL = 20
 """Median inner steps without a finished one after which the training stands still."""
+ASK_FIRST_S = CONNECT_S + 1.0
+"""A miner that joins waits so long for the leader's first answer before it fetches: the run may stand still."""
 FIRST_STEP_S = 4 * CHAIN_CALL_S
 """The same before the first step, which compiles kernels and reads the data for the first time."""
 
@@ -133,6 +139,10 @@ def check() -> None:
         "a look of the watchdog must not look like sleep": WATCH_LOOK_S < ASLEEP_S,
         "a retry must have had its chance before a transfer stands still": BULK_STALL_S + RETRY_MOST_S < STILL_S,
         "a takeover must have had its chance before trouble is told": LEASE_RENEW_S < AWAY_TOLD_S <= STILL_S,
+        "the first word must have had time for a connection": CONNECT_S < ASK_FIRST_S,
+        "a first step takes longer than others": STILL_S < FIRST_STEP_S,
+        "complaints must not come faster than they are looked for": METAGRAPH_REFRESH_S <= COMPLAINT_LOOK_S,
+        "pauses between complaints must grow": COMPLAINT_LOOK_S < COMPLAINT_MOST_S,
         "a probe's URL must outlive a clock that is off": MAX_CLOCK_SKEW_S < PROBE_URL_LIFE_S,
     }
     for broken in (rule for rule, holds in rules.items() if not holds):

@@ -228,6 +228,20 @@ class ReductionReply(Message):
     uploads: Annotated[tuple[MeanTarget, ...], Field(max_length=MAX_COPIES)]
 
 
+class ComplaintRequest(Message):
+    """POST /v1/complaints: a plan names nothing of the sender, though its leader had given it this receipt."""
+
+    manifest: dict[str, Any]
+    receipt: dict[str, Any]
+
+
+class ComplaintReply(Message):
+    """Whether the leader is convicted by it, and why or why not."""
+
+    convicted: bool
+    reason: Text
+
+
 class ErrorReply(Message):
     """Body of every answer that is not 200."""
 

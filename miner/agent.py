@@ -24,6 +24,7 @@ from common.model.shards import plan_shards
 from common.runlog.reader import LogReader, load_run
 from common.spec import RunSpec, spec_hash
 from common.units import Hotkey, ShardId
+from miner.complaints import Complaints
 from miner.context import Context
 from miner.deadlines import DEFAULT_NOTICE_S, Deadlines
 from miner.discovery import Found, LeaderLink, find_seat
@@ -34,12 +35,14 @@ from miner.ledger import Ledger
 from miner.meter import UploadMeter
 from miner.patience import AsyncSleep, Patience, Uniform
 from miner.places import StoragePlace
+from miner.receipts import Receipts
 from miner.report import Reporter
 from miner.session import Session
 from miner.startlog import first_view
 from miner.state import StateFolder, lock_folder
 from miner.trainer import Trainer
 from miner.uplink import Uplink
+from miner.watch import Watch
 from miner.whereabouts import Whereabouts
 from miner.work import RoundWork
 from miner.worker import Worker
@@ -162,7 +165,7 @@ class Agent:
         link = LeaderLink(ports.chain, settings.netuid, ports.signer, ports.clock, settings.allow_private)
         worker.start()
         try:
-            await self._tasks(context, where, ledger, view, link, times)
+            await self._tasks(context, where, folder, ledger, view, link, times)
         finally:
             await worker.stop()
             await link.close()
@@ -171,6 +174,7 @@ class Agent:
         self,
         context: Context,
         where: Whereabouts,
+        folder: Path,
         ledger: Ledger,
         view: LogView,
         link: LeaderLink,
@@ -178,12 +182,14 @@ class Agent:
     ) -> None:
         """The heart, the reader of the log and the session, until the session ends."""
         meter = UploadMeter(context.clock.monotonic_s)
+        receipts = await in_thread(lambda: Receipts(folder, context.spec.run, lambda: session.view.state))
         uplink = Uplink(
             lambda: link.client(_leader(session)),
             link.doubt,
             meter,
             context.patience("handing in the delta"),
             context.storage,
+            keep=receipts.keep,
         )
         self._session = session = Session(context, uplink, meter, ledger, view, times)
         follower = Follower(context, session, where)
@@ -198,7 +204,10 @@ class Agent:
             describe=Reporter(session, meter).describe,
             on_reply=follower.heard,
         )
-        others = [asyncio.create_task(heart.run()), asyncio.create_task(follower.run())]
+        private = self._settings.allow_private
+        complaints = Complaints(context, receipts, lambda: session.view, self._ports.chain, private)
+        watch = Watch(session, self._settings.max_tokens_per_s)
+        others = [asyncio.create_task(part.run()) for part in (heart, follower, complaints, watch)]
         working = asyncio.create_task(session.run())
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)

@@ -21,6 +21,8 @@ from common.store.multipart import Md5
 from common.units import Hotkey, Sha256
 from common.wire import (
     MAX_REPLY_BYTES,
+    ComplaintReply,
+    ComplaintRequest,
     CompleteReply,
     CompleteRequest,
     ErrorReply,
@@ -28,6 +30,8 @@ from common.wire import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    ReductionReply,
+    ReductionRequest,
     SubmissionReply,
     SubmissionRequest,
     parse,
@@ -103,6 +107,15 @@ class ValidatorClient:
         """Say that the delta has been put, and hear whether it is as announced."""
         message = CompleteRequest(round=round_id, shard=shard, delta_sha256=delta)
         return await self._post("/v1/submissions/complete", message, CompleteReply)
+
+    async def complain(self, manifest: SignedRecord, receipt: SignedRecord) -> ComplaintReply:
+        """Show a receipt that a plan does not honour; whether that convicts the leader. May be sent again."""
+        message = ComplaintRequest(manifest=manifest.to_json(), receipt=receipt.to_json())
+        return await self._post("/v1/complaints", message, ComplaintReply)
+
+    async def reduced(self, word: SignedRecord) -> ReductionReply:
+        """Say which means are made; hear where to put those that are not there yet."""
+        return await self._post("/v1/reductions", ReductionRequest(reduction=word.to_json()), ReductionReply)
 
     async def retire(self) -> None:
         """Take no more requests, and hang up once those under way have ended. Idempotent."""

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from common.errors import Fatal
-from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.entries import Entry, PlanMember, RoundFrozen
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
 from common.units import Hotkey, Revision, RoundId, Sha256
 from miner.delta import SHARD
 from miner.settle import OwnPlan
+
+MOST_PLANS = 16
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class LogView:
             plans.append(OwnPlan(node.revision, node.parent, self.planned.get(node.round, ())))
         return tuple(plans)
 
+    first_plans: Mapping[RoundId, Entry] = field(default_factory=dict)
+    """The first plan of each of the newest rounds: what a leader's receipts are compared with."""
+
     @property
     def deferred(self) -> frozenset[tuple[RoundId, Sha256]]:
         """This miner's submissions that the open round's plan defers, or that of the head did: what may still come."""
@@ -52,12 +57,20 @@ def catch_up(log: LogReader, hotkey: Hotkey, view: LogView | None) -> LogView:
     """The view after the last slot written so far. Blocks; raises as ``LogReader.steps``."""
     state = view.state if view else None
     planned = dict(view.planned) if view else {}
+    plans = dict(view.first_plans) if view else {}
     for step in log.steps(state):
         state = step.state
         if step.void is None and step.entry is not None and isinstance(step.entry.data, RoundFrozen):
             _note(planned, step.entry.data, hotkey)
+            _keep_first(plans, step.entry, step.entry.data)
     assert state is not None, "a log has a genesis"
-    return LogView(state, planned)
+    return LogView(state, planned, plans)
+
+
+def _keep_first(plans: dict[RoundId, Entry], entry: Entry, plan: RoundFrozen) -> None:
+    plans.setdefault(plan.round, entry)
+    while len(plans) > MOST_PLANS:
+        del plans[min(plans)]
 
 
 def _note(planned: dict[RoundId, tuple[PlanMember, ...]], plan: RoundFrozen, hotkey: Hotkey) -> None:

@@ -120,6 +120,8 @@ class Facts:
     """It is time to leave."""
     stalled: str = ""
     """Why the run stands still, by log or leader: who has not begun yet waits until that is over."""
+    asking: bool = False
+    """The leader was asked whether the run goes on, and may still answer."""
 
 
 def decide(facts: Facts, times: Deadlines, overlap: bool) -> tuple[Move, str]:
@@ -232,12 +234,14 @@ def _go_on(facts: Facts, overlap: bool) -> tuple[Move, str]:
 
 def _held_back(facts: Facts) -> bool:
     """Whether nothing is fetched or begun, since nobody new is of use to the run; a miner at work goes on."""
-    return facts.base is None and bool(facts.stalled)
+    return facts.base is None and (bool(facts.stalled) or facts.asking)
 
 
 def _why_not_begun(facts: Facts) -> str:
     if facts.stalled:
         return f"waiting to begin, since the run stands still: {facts.stalled}"
+    if facts.asking:
+        return "asking the leader whether the run goes on"
     if not facts.ready:
         return "fetching the dataset"
     if facts.held != facts.head:

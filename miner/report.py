@@ -76,7 +76,7 @@ class Reporter:
         return UploadProgress(size_bytes=delta_bytes(session), sent_bytes=0, rate_bps=0.0)
 
     def _note(self, training_trouble: str) -> str:
-        """The last trouble, and what the miner does or waits for."""
+        """What stands still, the last trouble, and what the miner does or waits for."""
         session = self._session
-        parts = (session.trouble, session.desk.trouble, training_trouble, session.waiting_for)
+        parts = (session.still, session.trouble, session.desk.trouble, training_trouble, session.waiting_for)
         return "; ".join(part for part in parts if part)[:NOTE_CHARS]

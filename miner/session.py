@@ -31,6 +31,7 @@ from miner.follow import LogView
 from miner.jobs import Job, Jobs
 from miner.ledger import Ledger, resets_inner
 from miner.meter import UploadMeter
+from miner.patience import Patience
 from miner.policy import Made, Move, decide
 from miner.revisions import Held, bring_to_head
 from miner.settle import Settlement
@@ -55,10 +56,16 @@ class Session:
         self.held: Held | None = None
         self.base: Revision | None = None
         """The revision in the training thread."""
+        self.joined = False
+        """Whether this process has trained for the run: then it waits at nobody's word, also after a rollback."""
         self.waiting_for = "starting"
         """What the miner does or waits for, in plain words."""
         self.trouble = ""
         """Why the last submission was refused or not made, or what can't be fetched."""
+        self.still = ""
+        """What makes no progress, by the watchdog's last look."""
+        self.downloads: dict[Job, Patience] = {}
+        """How the newest of each kind stands with the storage."""
         self.gave_up: RoundId | None = None
         """The round whose final submission could not be made."""
         self.changed = asyncio.Event()
@@ -174,7 +181,7 @@ class Session:
 
     async def _fetch(self) -> None:
         async def fetch() -> None:
-            patience, dataset = self.context.patience("fetching the dataset"), self.context.spec.data.dataset
+            patience, dataset = self._download(Job.FETCH, "fetching the dataset"), self.context.spec.data.dataset
             self.dataset = await patience.insist(
                 lambda: in_thread(lambda: ensure_dataset(self.context.reader, dataset, self.context.cache))
             )
@@ -186,7 +193,7 @@ class Session:
 
     async def _bring_to_head(self) -> None:
         """Fetch, decode, step and prove beside the training."""
-        patience = self.context.patience("fetching the revision")
+        patience = self._download(Job.SYNC, "fetching the revision")
 
         async def once() -> Held:
             state, held = self.view.state, self.held
@@ -247,7 +254,7 @@ class Session:
         assert opened is not None, "there is a round to begin in"
         base, stream = _base(held), self._make_stream(opened.round, held.revision)
         await self.context.worker.call(lambda w: w.begin(base, stream, work))
-        self.base, self.stream = held.revision, opened.round
+        self.base, self.stream, self.joined = held.revision, opened.round, True
         self.marked_s = self.context.clock.monotonic_s()
 
     async def _restream(self) -> None:
@@ -299,6 +306,10 @@ class Session:
             self.jobs.start(Job.DELIVER, self.desk.deliver(sent))
 
     # Helpers.
+
+    def _download(self, job: Job, what: str) -> Patience:
+        patience = self.downloads[job] = self.context.patience(what)
+        return patience
 
     def _make_stream(self, round_id: RoundId, revision: Revision) -> Stream:
         assert self.dataset is not None, "the dataset is there before training begins"

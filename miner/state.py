@@ -193,7 +193,7 @@ def lock_folder(folder: Path) -> BinaryIO:
     folder.mkdir(parents=True, exist_ok=True)
     taken = SetupError(f"another miner is using {folder}; stop it, or give this one a wallet of its own")
     held = lock_file(folder / "lock", taken)
-    for name in ("*.safetensors", "confirmed"):
+    for name in ("*.safetensors", "confirmed", "receipts.json"):
         remove_leftovers(folder, name)
     return held
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from common import timeouts
 from common.codec.container import encoded_size
 from common.codec.params import delta_params
 from common.units import Revision, RoundId
@@ -58,7 +59,8 @@ def survey(session: Session) -> Facts:
         left_s=_left_s(session),
         draining=session.draining,
         hurry=session.hurried,
-        stalled=_stalled(session),
+        stalled="" if session.joined else _stalled(session),
+        asking=not session.joined and session.reply is None and session.context.online_s() < timeouts.ASK_FIRST_S,
     )
 
 

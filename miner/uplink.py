@@ -17,7 +17,8 @@ from loguru import logger
 
 from common.blocking import in_thread
 from common.errors import Rejected, Retryable
-from common.records import open_receipt
+from common.identity import SignedRecord
+from common.records import Receipt, open_receipt
 from common.store.http import HttpClient
 from common.store.multipart import PART_BYTES, Md5, part_digests
 from common.store.retry import RetryPolicy
@@ -55,6 +56,7 @@ PUT_POLICY = RetryPolicy(attempts=2)
 PART_POLICY = RetryPolicy(attempts=4)
 """More patience than for a whole body: what a part costs to repeat is little, and the others go on meanwhile."""
 
+KeepReceipt = Callable[[Submission, Receipt, SignedRecord], Awaitable[None]]
 GetClient = Callable[[], Awaitable[ValidatorClient]]
 
 
@@ -79,9 +81,11 @@ class Uplink:
         patience: Patience,
         storage: UploadCheck,
         part_bytes: int = PART_BYTES,
+        keep: KeepReceipt | None = None,
     ) -> None:
         """``client`` gives the present leader's, ``doubt`` is told when it did not answer; ``part_bytes`` is the
-        leader's."""
+        leader's; ``keep`` takes each receipt, and raises ``Retryable`` for one that is not good yet."""
+        self._keep = keep
         self._client = client
         self._doubt = doubt
         self._meter = meter
@@ -128,7 +132,9 @@ class Uplink:
         client, more = await self._client(), True
         while more:
             reply = await client.submit(sent.record, part_hashes)
-            _check_receipt(reply, sent, client)
+            receipt, record = _check_receipt(reply, sent, client)
+            if self._keep is not None:
+                await self._keep(sent, receipt, record)
             target, more = reply.upload, False
             if isinstance(target, MultipartTarget):
                 await self._put_parts(target, lanes)
@@ -191,13 +197,15 @@ class Uplink:
             raise Rejected(KEYS_CHANGE, refusal.message) from refusal
 
 
-def _check_receipt(reply: SubmissionReply, sent: Submission, client: ValidatorClient) -> None:
+def _check_receipt(reply: SubmissionReply, sent: Submission, client: ValidatorClient) -> tuple[Receipt, SignedRecord]:
     """The receipt must be the asked validator's, for this very manifest: it is what convicts a leader."""
-    receipt, _ = open_receipt(reply.receipt, sent.manifest.run)
-    said = (receipt.signer, receipt.hotkey, receipt.manifest_sha256, receipt.delta_sha256)
-    wanted = (client.server, sent.manifest.signer, sent.record.sha256, sent.manifest.delta.sha256)
+    receipt, record = open_receipt(reply.receipt, sent.manifest.run)
+    manifest = sent.manifest
+    said = (receipt.signer, receipt.round, receipt.shard, receipt.hotkey, receipt.manifest_sha256, receipt.delta_sha256)
+    wanted = (client.server, manifest.round, manifest.shard, manifest.signer, sent.record.sha256, manifest.delta.sha256)
     if said != wanted:
         raise Retryable(f"{client.base_url} answers with a receipt for something else")
+    return receipt, record
 
 
 def _outcome(done: CompleteReply, sent: Submission) -> Delivery:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from loguru import logger
+
 from common.clock import Clock
 from common.errors import BrigadeError, Retryable
 from common.identity import KeypairSigner
 from common.merge.networks import NO_TABLE, AsnTable
 from common.model.layout import run_layouts
 from common.reports import Report
+from common.runlog.entries import EntryData
+from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.store.port import ObjectStore
 from common.units import RoundId, Sha256, ShardId
@@ -26,6 +30,7 @@ from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
 from validator.rounds import Round
 from validator.scoring.policy import Seat
+from validator.submissions import Submissions
 from validator.watchdog.facts import Stall
 
 
@@ -73,6 +78,8 @@ class Board:
     """Which autonomous systems miners' addresses belong to, as far as the operator has said."""
     standing: Standing = field(default_factory=Standing)
     round: Round | None = None
+    carried: Submissions | None = None
+    """What was delivered to the round before, when this process led it."""
     waiting_for: str = "starting"
     diary: Diary = field(default_factory=Diary)
     stalls: tuple[Stall, ...] = ()
@@ -81,7 +88,22 @@ class Board:
     def now_s(self) -> float:
         return self.clock.monotonic_s()
 
+    def say(self, text: str) -> None:
+        """Tell what is waited for, and log it when it changes in more than its figures."""
+        if _kind(text) != _kind(self.waiting_for):
+            logger.info("{}", text)
+        self.waiting_for = text
+
+    async def append(self, data: EntryData, reason: str) -> RunState:
+        """Append an entry to the log in our term; the state after it."""
+        return await self.journal.append(data, reason, self.leadership.term)
+
     def counts(self) -> dict[ShardId, int]:
         """Values of each shard's flat vector."""
         layouts = run_layouts(self.spec.model, self.spec.num_shards)
         return {ShardId(shard): layout.total for shard, layout in enumerate(layouts)}
+
+
+def _kind(text: str) -> str:
+    """A reason without its figures."""
+    return "".join(char for char in text if not char.isdigit())

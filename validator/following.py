@@ -10,15 +10,21 @@ needs no check; no more rounds wait for their score than ``MOST_WAITING``. The e
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 from loguru import logger
 
 from common.blocking import in_thread
+from common.convictions import MAX_CODE, MergedWrongly, RejectedFalsely
 from common.errors import Rejected, Retryable
+from common.runlog.entries import RoundFrozen
 from common.runlog.remerge import Difference, ShardMemory, compare
 from common.runlog.state import RevisionNode, RunState
 from common.units import Hotkey, Revision
+from validator.audits.convictions import Accused, Convictions
+from validator.audits.plans import Plans
+from validator.audits.rejections import look_again
 from validator.board import Board
 from validator.heads import Heads, Memories
 from validator.rounds import MOST_MADE_UP, finished_as_committed
@@ -28,39 +34,30 @@ MOST_WAITING = 8
 """Checked rounds that wait for their score; more of them wait in the log."""
 TRIES = 3
 """Looks at a revision that can't be merged from what the bucket holds, before the next one is looked at."""
-MOST_TOLD = 8
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """A revision whose hashes are not those of its own plan."""
-
-    revision: Revision
-    leader: Hotkey | None
-    differences: tuple[Difference, ...]
-
-    @property
-    def told(self) -> str:
-        """In one sentence, with the evidence of the first difference."""
-        found = self.differences[0]
-        return (
-            f"{self.leader} merged revision {self.revision} wrongly: shard {found.shard} has "
-            f"{found.what.replace('_', ' ')} {found.theirs[:16]}…, its own plan gives {found.ours[:16]}…; "
-            f"{len(self.differences)} hashes differ"
-        )
+def told_wrong(leader: Hotkey, revision: Revision, differences: Sequence[Difference]) -> str:
+    """A revision whose hashes are not those of its own plan, in one sentence, with the first difference."""
+    found = differences[0]
+    return (
+        f"{leader} merged revision {revision} wrongly: shard {found.shard} has "
+        f"{found.what.replace('_', ' ')} {found.theirs[:16]}…, its own plan gives {found.ours[:16]}…; "
+        f"{len(differences)} hashes differ"
+    )
 
 
 class Following:
     """Checks commits for one process, one at a time beside everything else."""
 
-    def __init__(self, board: Board, heads: Heads, scorer: Scorer) -> None:
+    def __init__(self, board: Board, heads: Heads, scorer: Scorer, plans: Plans, convictions: Convictions) -> None:
         self._board = board
+        self._plans = plans
+        self._convictions = convictions
         self._heads = heads
         self._scorer = scorer
         self._next: Revision | None = None
         self._tries = 0
         self._task: asyncio.Task[None] | None = None
-        self.wrong: dict[Revision, Wrong] = {}
 
     async def look(self, wait_s: float) -> bool:
         """Go on with the check that is due; wait so long for it. Whether another one is due now."""
@@ -82,17 +79,27 @@ class Following:
 
     def refusal(self) -> str:
         """Why nobody here may lead on from the head; empty when nothing is known against it."""
-        if not self.wrong:
+        wrong, run = self._wrong(), self._board.journal.state
+        if not wrong:
             return ""
-        run = self._board.journal.state
-        found = next((self.wrong[node.revision] for node in run.lineage(run.head) if node.revision in self.wrong), None)
+        found = next((wrong[node.revision] for node in run.lineage(run.head) if node.revision in wrong), None)
         if found is None:
             return ""
-        return f"{found.told}: not led on from here until the owner has rolled the run back to before it"
+        return f"{found}: not led on from here until the owner has rolled the run back to before it"
 
-    def told(self) -> list[str]:
-        """What was found, for the status: the newest of it."""
-        return [found.told for found in self.wrong.values()][-MOST_TOLD:]
+    def is_wrong(self, revision: Revision) -> bool:
+        """Whether a revision was found to be merged wrongly."""
+        return revision in self._wrong()
+
+    def _wrong(self) -> dict[Revision, str]:
+        """What was found of the revisions that the log has: an earlier process may have found it."""
+        run, found = self._board.journal.state, {}
+        for conviction in self._convictions.everything():
+            merged = conviction.merged_wrongly
+            node = None if merged is None else run.revisions.get(merged.revision)
+            if node is not None and node.seq == conviction.seq:
+                found[node.revision] = conviction.told
+        return found
 
     def progress(self) -> str:
         """How far the checks are."""
@@ -106,6 +113,9 @@ class Following:
         run = self._board.journal.state
         if self._next is None:
             self._next = _first(run, self._board.standing.reported_round)
+        if 0 < self._next <= run.floor:
+            logger.warning("revisions {} to {} are not checked: deleted by retention", self._next, run.floor)
+            self._next = Revision(run.floor + 1)
         while (node := run.revisions.get(self._next)) is not None and _leader_of(run, node) == self._own:
             self._next = Revision(self._next + 1)
         return node if node is not None and self._scorer.backlog < MOST_WAITING else None
@@ -118,15 +128,16 @@ class Following:
         run, board = self._board.journal.state, self._board
         try:
             memories, differences = await in_thread(lambda: self._merge(run, node))
+            if differences:
+                await self._convict(run, node, differences)
+            await self._look_at_rejections(run, node)
         except Retryable as fault:
             logger.debug("revision {} is not checked yet: {}", node.revision, fault)
             return
         except Rejected as refusal:
             self._pass_by(node, refusal)
             return
-        if differences:
-            self._convict(Wrong(node.revision, _leader_of(run, node), differences))
-        else:
+        if not differences:
             self._heads.keep(node.revision, memories)
             ended = await in_thread(lambda: finished_as_committed(run, board.reader, node))
             if ended is not None:
@@ -147,10 +158,33 @@ class Following:
             differences += found
         return tuple(memories), tuple(differences)
 
-    def _convict(self, found: Wrong) -> None:
-        self.wrong[found.revision] = found
-        facts = {"revision": int(found.revision), "leader": str(found.leader)}
-        logger.bind(event="merged_wrongly", **facts).error("{}; it is not scored", found.told)
+    async def _convict(self, run: RunState, node: RevisionNode, differences: tuple[Difference, ...]) -> None:
+        """Name who merged it; it is not scored."""
+        leader, sha256 = _leader_of(run, node), await self._board.journal.slot_sha256(node.seq)
+        assert leader is not None, "whoever commits leads"
+        assert node.round is not None, "revision 0 is not checked"
+        assert sha256 is not None, "the log has read this slot"
+        told = told_wrong(leader, node.revision, differences)
+        accused = Accused(leader, node.round, node.seq, sha256)
+        self._convictions.note(accused, told, MergedWrongly(node.revision, differences))
+
+    async def _look_at_rejections(self, run: RunState, node: RevisionNode) -> None:
+        """Of the round's first plan, which decided them: whoever made it again had to leave them rejected."""
+        entry = None if node.round is None else self._plans.find(node.round)
+        if entry is None or entry.signer == self._own:
+            return
+        assert isinstance(entry.data, RoundFrozen)
+        for member in entry.data.members:
+            if member.decision != "rejected":
+                continue
+            again = await in_thread(partial(look_again, self._board.reader, run.spec, member))
+            logger.debug("{} was rejected for {}: {}, {}", member.hotkey, member.code, again.finding, again.why)
+            if again.finding == "false":
+                code = member.code[:MAX_CODE]
+                told = f"{entry.signer} rejected the delta of {member.hotkey} in round {node.round} for {code}"
+                fault = RejectedFalsely(member.shard, member.hotkey, member.round, member.delta.sha256, code)
+                accused = Accused(entry.signer, entry.data.round, entry.seq, entry.slot_sha256)
+                self._convictions.note(accused, f"{told}, which is false: {again.why}", fault)
 
     def _pass_by(self, node: RevisionNode, refusal: Rejected) -> None:
         self._tries += 1

@@ -12,6 +12,7 @@ from collections import OrderedDict
 
 from loguru import logger
 
+from common.runlog.catchup import At
 from common.runlog.remerge import ShardMemory, rebuild
 from common.runlog.state import RunState
 from common.store.port import ObjectReader
@@ -62,13 +63,23 @@ class Heads:
             return self._kept.get(revision)
 
     def _rebuild(self, state: RunState, revision: Revision) -> Memories:
-        memories = []
+        memories, start = [], self._ancestor(state, revision)
         for shard in range(state.spec.num_shards):
-            memory, notes = rebuild(self._reader, state, revision, ShardId(shard))
+            held = None if start is None else At(start.revision, start.value[shard])
+            say = logger.bind(event="catch_up").info
+            memory, notes = rebuild(self._reader, state, revision, ShardId(shard), held, say)
             for note in notes:
                 logger.warning("{}", note)
             memories.append(memory)
         return tuple(memories)
+
+    def _ancestor(self, state: RunState, revision: Revision) -> At[Memories] | None:
+        """The newest revision in memory from which ``revision`` descends."""
+        with self._lock:
+            for node in reversed(state.lineage(revision)):
+                if node.revision in self._kept:
+                    return At(node.revision, self._kept[node.revision])
+        return None
 
     def _remember(self, revision: Revision, memories: Memories) -> None:
         self._kept[revision] = memories

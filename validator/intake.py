@@ -22,7 +22,7 @@ from common.identity import SignedRecord
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
 from common.runlog.state import RunState
 from common.spec import SCHEMA
-from common.store.port import OutcomeUnknown, PreconditionFailed
+from common.store.port import ObjectInfo, OutcomeUnknown, PreconditionFailed
 from common.timeouts import LEASE_RENEW_S
 from common.units import RoundId, Sha256, ShardId
 from common.wire import CompleteReply, MultipartTarget, SubmissionReply, UploadTarget
@@ -57,7 +57,7 @@ class Intake:
     async def submit(self, caller: Caller, manifest_json: dict[str, object], parts: Sequence[str]) -> SubmissionReply:
         """Receipt a manifest. Raises ``Rejected`` with the code of what is wrong, and ``Retryable``."""
         manifest, record = open_manifest(manifest_json, self._board.spec.run)  # type: ignore[arg-type]  # total on Any
-        current = self._check_place(caller, manifest)
+        current, term = self._check_place(caller, manifest), self._board.leadership.term
         self._uploads.check(manifest, parts)
         async with self._turn(current, (manifest.shard, manifest.signer)):
             if self._current() is not current:
@@ -67,17 +67,19 @@ class Intake:
                 self._check_pace(current, manifest)
                 submission = self._receipt(caller, current, manifest, record)
         upload = await self._upload(current, submission, parts)
+        self._require_lead(term)
         return SubmissionReply(receipt=self._receipt_for(submission, manifest, record).to_json(), upload=upload)
 
     async def complete(self, caller: Caller, round_id: int, shard: int, delta: str) -> CompleteReply:
         """Look at an object that its sender says to have put. Raises ``Rejected`` and ``Retryable``."""
-        current = self._current()
+        current, term = self._current(), self._board.leadership.term
         found = current.submissions.find((RoundId(round_id), ShardId(shard), caller.hotkey, Sha256(delta)))
         if found is None and round_id != current.state.round:
             raise Rejected("wrong_round", f"the open round is {current.state.round}, and this delta is not held for it")
         if found is None:
             raise Rejected("not_announced", "no manifest of this delta stands here; post it first")
         finding = await self._take(current, found)
+        self._require_lead(term)
         return CompleteReply(accepted=finding.ok, code=finding.code, reason=finding.reason[:300])
 
     async def last_look(self, current: Round, submission: Submission) -> None:
@@ -173,10 +175,21 @@ class Intake:
                 return stored
             except (PreconditionFailed, OutcomeUnknown):
                 pass
+            before = store.head(key)
             there = read_manifest(self._board.reader, run, key)
             if there is None:  # nothing, or no submission: no restart would have restored it
-                store.put(key, stored.encode())
+                self._replace(key, stored.encode(), before)
         return there or stored
+
+    def _replace(self, key: str, body: bytes, before: ObjectInfo | None) -> None:
+        """Put it where nothing lies, or what was looked at: another leader may have put the right one since."""
+        try:
+            if before is None:
+                self._board.store.put(key, body, if_none_match=True)
+            else:
+                self._board.store.put(key, body, if_match=before.etag)
+        except PreconditionFailed as fault:
+            raise Retryable(f"{key} has changed while it was looked at") from fault
 
     # Announcements.
 
@@ -190,6 +203,13 @@ class Intake:
         if board.round is None:
             raise Rejected("round_closed", "no round is open at the moment")
         return board.round
+
+    def _require_lead(self, term: int) -> None:
+        """Before an answer goes out: what took long may have been a sleep, and a URL, a receipt or a word of ours that
+        is given after it would be that of a leader who was replaced."""
+        leadership = self._board.leadership
+        if not leadership.sure() or leadership.term != term:
+            raise Retryable("this process may have been replaced meanwhile; look at the log again", LEASE_RENEW_S)
 
     def _turn(self, current: Round, line: Line) -> asyncio.Lock:
         """Held while a submission of this line is announced or looked at: nothing replaces one that is being read."""

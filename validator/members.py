@@ -44,7 +44,7 @@ class Member:
     uplink: Uplink = field(default_factory=Uplink)
     host: str = ""
     """Address that its newest heartbeat came from, as our connection shows it."""
-    barred_until: RoundId = RoundId(0)
+    barred_until: int = 0
     """Before this round it reduces nothing, since it handed in a wrong mean."""
     missed: int = 0
     """Rounds in a row that others made a revision of while it said to train and delivered nothing."""
@@ -121,7 +121,7 @@ class Members:
         if member is not None:
             member.host = host
 
-    def bar(self, hotkey: Hotkey, until: RoundId) -> None:
+    def bar(self, hotkey: Hotkey, until: int) -> None:
         """It reduces nothing before round ``until``."""
         member = self._members.get(hotkey)
         if member is not None:

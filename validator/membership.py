@@ -57,6 +57,10 @@ class Membership:
         """As last read."""
         return self._metagraph
 
+    def hotkeys(self) -> set[Hotkey]:
+        """Every hotkey that the last metagraph has."""
+        return {neuron.hotkey for neuron in self._metagraph.neurons} if self._metagraph else set()
+
     @property
     def trouble(self) -> Fault | None:
         """Why the chain can't be read, and since when; None unless it failed several times in a row."""

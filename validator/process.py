@@ -31,6 +31,9 @@ from common.units import Revision
 from validator.api.app import create_app
 from validator.api.security import Gatekeeper
 from validator.api.server import Server
+from validator.audits.complaints import Complaints
+from validator.audits.convictions import Convictions
+from validator.audits.plans import Plans
 from validator.board import Board
 from validator.bodies import RememberingReader
 from validator.butterfly import Butterfly
@@ -45,6 +48,7 @@ from validator.leadership import Leadership
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.publicplace import PublicPlace, PublicStore
 from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
 from validator.scorer import Scorer
@@ -96,6 +100,8 @@ class Validator:
     guard: HeadGuard
     heads_on_chain: HeadsOnChain
     storage_keys: StorageKeys | None
+    public_place: PublicPlace | None
+    convictions: Convictions
     app: FastAPI
 
 
@@ -105,18 +111,21 @@ def assemble(parts: Parts) -> Validator:
     Raises ``Rejected`` (``no_genesis``, ``bad_genesis``) and ``Retryable``.
     """
     reader = _reader(parts)
-    board, guard = _board(parts, reader)
+    plans = Plans()
+    board, guard = _board(parts, reader, plans)
     uploads = Uploads(parts.store)
     heads = Heads(reader)
     scorer = Scorer(board, heads, parts.evaluator)
     scorer.adopt()
     intake = Intake(board, uploads)
-    following = Following(board, heads, scorer)
+    convictions = Convictions(board.reports, parts.spec.run, parts.signer)
+    convictions.adopt()
+    following = Following(board, heads, scorer, plans, convictions)
+    complaints = Complaints(board, plans, convictions)
     butterfly = Butterfly(board, parts.chain, parts.entropy) if parts.spec.reduce.kind == "butterfly" else None
-    service = ValidatorService(board, intake, parts.version, following.told, butterfly)
-    driver = Driver(
-        board, Effects(board, heads, intake, scorer, uploads, butterfly), scorer, following, parts.until_revision
-    )
+    service = ValidatorService(board, intake, parts.version, complaints, convictions, butterfly)
+    effects = Effects(board, heads, intake, scorer, uploads, butterfly)
+    driver = Driver(board, effects, scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
     watchdog = Watchdog(board, parts.until_revision)
@@ -133,8 +142,16 @@ def assemble(parts: Parts) -> Validator:
         guard=guard,
         heads_on_chain=on_chain,
         storage_keys=_storage_keys(parts, board),
+        public_place=_public_place(parts, board),
+        convictions=convictions,
         app=create_app(service, gatekeeper),
     )
+
+
+def _public_place(parts: Parts, board: Board) -> PublicPlace | None:
+    if not isinstance(parts.store, PublicStore):
+        return None
+    return PublicPlace(parts.store, board.journal, parts.chain, parts.clock)
 
 
 def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
@@ -143,11 +160,18 @@ def _storage_keys(parts: Parts, board: Board) -> StorageKeys | None:
     return StorageKeys(parts.storage_file, parts.store, board.journal, Moving(parts.chain, board.leadership))
 
 
-def _board(parts: Parts, reader: StoreReader) -> tuple[Board, HeadGuard]:
+def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, HeadGuard]:
     spec, clock, signer, patience = parts.spec, parts.clock, parts.signer, parts.patience
     switching = parts.store if isinstance(parts.store, SwitchingStore) else None
+    placed = parts.store if isinstance(parts.store, SwitchingStore | PublicStore) else None
     writer = LogWriter(
-        parts.store, spec, signer, clock, patience=patience, here=lambda: switching.place if switching else None
+        parts.store,
+        spec,
+        signer,
+        clock,
+        patience=patience,
+        here=lambda: placed.place if placed else None,
+        note=plans.note,
     )
     journal = Journal(writer, writer.catch_up(), signer.hotkey)
     if switching is not None:
@@ -193,6 +217,9 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(validator.payments.run(), name="payments")
         if validator.storage_keys is not None:
             group.create_task(validator.storage_keys.run(), name="storage keys")
+        if validator.public_place is not None:
+            group.create_task(validator.public_place.run(), name="place")
         group.create_task(validator.heads_on_chain.run(), name="heads")
         group.create_task(validator.driver.run(), name="driver")
         group.create_task(validator.watchdog.run(), name="watchdog")
+        group.create_task(validator.convictions.run(), name="convictions")

@@ -99,9 +99,7 @@ class Reducing:
         if copy.mean.size_bytes != deal.sizes[place]:
             raise Rejected("wrong_size", f"the mean of {told} has {deal.sizes[place]} bytes")
         if copy.inputs_sha256 != deal.inputs[place]:
-            raise Rejected(
-                "wrong_inputs", f"{told} was not computed of the deltas that the plan names; read them again"
-            )
+            raise Rejected("wrong_inputs", f"{told} was not computed of the deltas of the plan; read them again")
         known = self._announced.get((owner, place))
         if known is not None and known.mean != copy.mean:
             raise Rejected("another_mean", f"this miner has announced another mean of {told} already")

@@ -97,7 +97,7 @@ class FolderReports:
 
     def _is_name(self, name: str) -> bool:
         parts = keys.parse_key(self._run, self._prefix + name)
-        return parts is not None and parts.kind == "report"
+        return parts is not None and parts.kind in ("report", "conviction")
 
 
 def _age(name: str) -> tuple[int, str]:

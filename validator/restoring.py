@@ -66,7 +66,11 @@ def known_seats(membership: Membership, hotkeys: set[Hotkey]) -> dict[Hotkey, Se
 
 
 def read_manifest(reader: ObjectReader, run: RunState, key: str) -> StoredSubmission | None:
-    """The submission at a key, if there is one with the receipt of a leader."""
+    """The submission at a key, if there is one with the receipt of a leader.
+
+    ``Retryable`` for the receipt of a term later than the log as read so far: who sees that was replaced without
+    knowing it, and must not take the object for nobody's.
+    """
     try:
         with only_facts():
             body = reader.fetch(key, max_bytes=MAX_MANIFEST_BYTES)
@@ -76,6 +80,8 @@ def read_manifest(reader: ObjectReader, run: RunState, key: str) -> StoredSubmis
     except Rejected as refusal:
         logger.warning("{} is no submission: {}", key, refusal)
         return None
+    if stored.receipt.term > run.term:
+        raise Retryable(f"{key} has a receipt of term {stored.receipt.term}: the log, as read so far, has not begun it")
     if run.leader_of(stored.receipt.term) != stored.receipt.signer or stored.manifest.key[:-6] != key[:-5]:
         logger.warning("{} has no receipt of a leader of this run", key)
         return None

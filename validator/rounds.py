@@ -172,12 +172,12 @@ def finished(current: Round, run: RunState) -> Finished:
 
 def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) -> list[Finished]:
     """The committed rounds after the newest reported one, oldest first, from log and bucket; also those that a rollback
-    left behind, since their work was done. Blocking.
+    left behind, since their work was done, but not what retention has deleted. Blocking.
 
     At most ``MOST_MADE_UP``, the newest: each takes a trial of every delta.
     """
     made = sorted(run.revisions.values(), key=lambda node: node.revision)
-    nodes = [node for node in made if node.round is not None]
+    nodes = [node for node in made if node.round is not None and node.revision > run.floor]
     missing = [node for node in nodes if reported is None or (node.round is not None and node.round > reported)]
     found = (finished_as_committed(run, reader, node) for node in missing[-MOST_MADE_UP:])
     return [finished for finished in found if finished is not None]

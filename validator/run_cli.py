@@ -21,7 +21,9 @@ from common.runlog.story import HEADING, as_json, tell
 from common.runlog.verify import VerifyReport, verify_run
 from common.spec import describe_spec, spec_hash
 from common.units import Revision
+from validator.audits.told import proved_from_file, told_again
 from validator.run_create import create
+from validator.run_gc import gc
 from validator.run_heads import ask_chain, chain_of, told
 from validator.run_leaders import leaders
 from validator.run_move import move
@@ -118,15 +120,25 @@ def verify(
         typer.Option(envvar="BRIGADE_CHAIN", help="Compare with the heads on this chain; a running --dir knows its."),
     ] = None,
     netuid: Annotated[int | None, typer.Option(envvar="BRIGADE_NETUID", min=0, help="Number of the subnet.")] = None,
+    conviction: Annotated[
+        Path | None,
+        typer.Option(envvar="BRIGADE_CONVICTION", help="Check only what a validator holds against a leader, a file."),
+    ] = None,
 ) -> None:
     """Prove everything in the run's bucket; exit 1 at the first wrong thing, naming it."""
     place, heads = find(asked), None
+    if conviction is not None:
+        typer.echo(proved_from_file(place, conviction))
+        return
     where = chain_of(asked, chain, netuid)
     if where is not None:
         heads, place = ask_chain(where, place)
     if place.spec_sha256 is None:
         typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
-    for line in summary(verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads, place.at)):
+    report = verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads, place.at)
+    for found in report.convictions:
+        typer.echo(told_again(place, found))
+    for line in summary(report):
         typer.echo(line)
 
 
@@ -149,6 +161,7 @@ def export(
 for order in (pause, resume, rollback, abort_round):
     command(order)
 command(leaders)
+command(gc)
 command(move)
 
 
@@ -193,6 +206,11 @@ def summary(report: VerifyReport) -> list[str]:
     for key in report.unreferenced:
         why = report.suspicious.get(key)
         lines.append(f"suspicious, nothing refers to: {key}: {why}" if why else f"nothing refers to: {key}")
+    if report.state.floor:
+        lines.append(
+            f"deleted by retention: {report.deleted} objects; the oldest revision kept is {report.state.floor}, "
+            "and what came before it is proved by the log alone"
+        )
     if report.unreported:
         lines.append(f"no report for rounds {', '.join(map(str, report.unreported))}")
     if not report.lease:

@@ -6,7 +6,6 @@ strangers may ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from common import timeouts
@@ -14,6 +13,8 @@ from common.errors import Rejected
 from common.units import Hotkey, RoundId
 from common.wire import (
     MAX_STALLS,
+    ComplaintReply,
+    ComplaintRequest,
     CompleteReply,
     CompleteRequest,
     Health,
@@ -32,6 +33,8 @@ from common.wire import (
 )
 from validator import pausing
 from validator.api.security import Caller
+from validator.audits.complaints import Complaints
+from validator.audits.convictions import Convictions
 from validator.board import Board
 from validator.butterfly import Butterfly
 from validator.intake import Intake
@@ -55,15 +58,16 @@ class ValidatorService:
         board: Board,
         intake: Intake,
         version: str,
-        convicted: Callable[[], list[str]] = lambda: [],
+        complaints: Complaints,
+        convictions: Convictions,
         butterfly: Butterfly | None = None,
     ) -> None:
-        """``convicted`` tells what leaders did wrong, each in a sentence; ``butterfly`` is None in a run whose leader
-        reduces alone."""
+        """``butterfly`` is None in a run whose leader reduces alone."""
         self._board = board
         self._intake = intake
         self._version = version
-        self._convicted = convicted
+        self._complaints = complaints
+        self._convictions = convictions
         self._butterfly = butterfly
         self._cached: tuple[float, Status] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
@@ -116,6 +120,10 @@ class ValidatorService:
             raise Rejected("no_butterfly", "in this run the leader reduces alone")
         return await self._butterfly.hand_in(caller, request.reduction)
 
+    async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply:
+        """See ``Complaints.hear``."""
+        return await self._complaints.hear(caller, request)
+
     def report_index(self) -> ReportIndex:
         """What is kept here. ``Rejected('not_found')`` where reports lie in the run's bucket."""
         board = self._board
@@ -157,7 +165,7 @@ class ValidatorService:
             round=self._view(current, None) if current else None,
             waiting_for=board.waiting_for[:300],
             paused="" if state.paused is None else pausing.told(state, state.paused)[:1000],
-            convicted=[told[:300] for told in self._convicted()],
+            convicted=[told[:300] for told in self._convictions.told()],
             heldout_loss_first=standing.heldout_first,
             heldout_loss_head=standing.heldout_head,
             reported_round=standing.reported_round,

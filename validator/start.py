@@ -43,7 +43,6 @@ from common.store.place import BucketPlace
 from common.store.port import ObjectStore
 from common.store.probe import probe_bucket
 from common.store.reader import HttpReader, StoreReader
-from common.store.readonly import ReadOnlyStore
 from common.store.retry import NO_RETRIES, RetryPolicy
 from common.store.s3 import S3Store
 from common.store.switching import SwitchingStore
@@ -51,6 +50,7 @@ from common.timeouts import CHAIN_CALL_S
 from common.units import Hotkey, Revision
 from validator.api.server import bind
 from validator.process import Parts, Validator, assemble, serve
+from validator.publicplace import PublicStore
 from validator.reports_place import FolderReports, api_address
 from validator.round.deadlines import Deadlines
 from validator.scoring.evaluate import Evaluator
@@ -158,7 +158,7 @@ async def _open_store(location: RunLocation, storage: StorageConfig | None) -> O
     if storage is None:
         if not location.public_read:
             raise OperatorError(f"the bucket of run {location.run} can't be read without keys: give --storage")
-        return ReadOnlyStore(HttpReader(base_url(location), policy=NO_RETRIES))
+        return PublicStore(location, HttpReader(base_url(location), policy=NO_RETRIES))
     check_location(location, storage)
     await in_thread(lambda: probe_bucket(S3Store(storage), secrets.token_hex(8)))
     place = BucketPlace(location.endpoint, location.bucket, location.prefix)

@@ -89,6 +89,8 @@ class SdkChain:
 
     async def _connected(self) -> bt.Client:
         """The open client. A dial goes on by itself when a caller gives up: the SDK can't take one back."""
+        if self._client is not None and _has_given_up(self._client):
+            await self._drop()
         if self._client is None:
             if self._dial is None:
                 self._dial = asyncio.create_task(self._open())
@@ -370,6 +372,17 @@ def _retrieve(dial: asyncio.Task[bt.Client]) -> None:
     """Take note of a dial's failure, so that asyncio doesn't complain when nobody waits for it any more."""
     if not dial.cancelled():
         dial.exception()
+
+
+def _has_given_up(client: bt.Client) -> bool:
+    """Whether the SDK's session lost its connection while nobody asked, and its task for it has ended.
+
+    The session would begin a new one by itself and leave the old one's failure to nobody, which asyncio complains of;
+    closing the client takes note of it.
+    """
+    substrate: Any = client._substrate
+    supervisor = substrate._substrate._session._supervisor
+    return supervisor is not None and supervisor.done()
 
 
 def _is_refusal(error: bt.ChainError) -> bool:

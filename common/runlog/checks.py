@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from common.codec.container import partition_hashes
 from common.codec.params import delta_params
+from common.convictions import Conviction, decode_conviction
 from common.errors import Rejected
 from common.keys import KeyParts, delta_key
 from common.records import Manifest, StoredSubmission, decode_submission
@@ -93,6 +94,18 @@ def check_report_facts(report: Report, end: Ended) -> None:
         said_of, merged = said_tokens.get(hotkey, 0), end.tokens.get(hotkey, 0)
         if said_of != merged:
             raise Rejected("wrong_report", f"it has {said_of} merged tokens of {hotkey}, the plan {merged}")
+
+
+def check_conviction(state: RunState, parts: KeyParts, body: bytes) -> Conviction:
+    """Named by its hash, signed by the validator in its key, about the round in its key. Whether it is true is asked
+    by whoever reads it (``recheck``): a false one says something of its signer, and nothing of the run."""
+    check_name(parts, body)
+    conviction = decode_conviction(body, state.run)
+    if conviction.signer != parts.hotkey or conviction.signer not in state.ever_validators:
+        raise Rejected("wrong_signer", "it is not signed by the validator whose folder it lies in")
+    if conviction.round != parts.round_id:
+        raise Rejected("wrong_round", f"it is about round {conviction.round}")
+    return conviction
 
 
 def check_manifest(state: RunState, key: str, parts: KeyParts, body: bytes) -> StoredSubmission:

@@ -72,9 +72,11 @@ def resume_command(state: RunState, owner: Signer, at_ms: int) -> SignedRecord:
 
 
 def rollback_command(state: RunState, owner: Signer, at_ms: int, revision: Revision) -> SignedRecord:
-    """The order to go back to ``revision``. ValueError when the log does not know it."""
+    """The order to go back to ``revision``. ValueError when the log does not know it, or it was deleted."""
     if revision not in state.revisions:
         raise ValueError(f"the run has revisions 0 to {state.next_revision - 1}, not {revision}")
+    if gone := state.why_gone(revision):
+        raise ValueError(gone)
     newest = state.next_seq - 1
     return _sign(Command(SCHEMA, state.run, owner.hotkey, "rollback", newest, at_ms, revision=revision), owner)
 

@@ -180,6 +180,18 @@ class StorageMoved:
     """Whether objects can be read by plain GET there."""
 
 
+@dataclass(frozen=True)
+class Gc:
+    """From here on these objects may be gone from the bucket: what only revisions before the floor need."""
+
+    floor: Revision
+    """The oldest revision that stays whole. Snapshots of those before it go, but for that of revision 0."""
+    deltas_before: RoundId
+    """Deltas of all rounds before this one go."""
+    updates_before: RoundId
+    """Updates and partition means of all rounds before this one go."""
+
+
 EntryData = (
     Genesis
     | LeaderChanged
@@ -192,6 +204,7 @@ EntryData = (
     | Paused
     | Resumed
     | RolledBack
+    | Gc
 )
 KINDS: dict[str, type[EntryData]] = {
     "genesis": Genesis,
@@ -205,6 +218,7 @@ KINDS: dict[str, type[EntryData]] = {
     "paused": Paused,
     "resumed": Resumed,
     "rolled_back": RolledBack,
+    "gc": Gc,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

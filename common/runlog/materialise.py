@@ -1,16 +1,15 @@
-"""The weights of a revision, from the nearest snapshot and the updates after it, with every hash proved.
+"""The weights of a revision, by the way that is the least to download, with every hash proved.
 
-This is how a miner joins and how a revision is exported. It needs only objects that anyone may read: snapshots and
-updates, not deltas; and of a snapshot only the weights, unless the run has an outer momentum. Invariant: what is
-returned has the weights hash that the log committed. A snapshot that is missing or wrong falls back to an earlier one,
-an update that is missing to the parent revision; both are said.
+This is how a miner joins and catches up, and how a revision is exported. It needs only objects that anyone may read:
+snapshots and updates, not deltas; and of a snapshot only the weights, unless the run has an outer momentum. Invariant:
+what is returned has the weights hash that the log committed. Which way is taken, and what happens when an object on it
+is missing or wrong, is in ``catchup.py``; every object passed over is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,17 +18,21 @@ from common.codec.container import encoded_size
 from common.codec.params import F32, update_params
 from common.errors import Rejected
 from common.merge.outer import OuterState
-from common.model.layout import weights_hash
+from common.model.layout import layout_of, weights_hash
 from common.model.shards import plan_shards
 from common.model.snapshot import Snapshot, decode_snapshot, decode_weights, snapshot_size_bytes, weights_start_bytes
+from common.runlog.catchup import UNAVAILABLE, At, Stage, reach
 from common.runlog.recompute import apply_update, hash_outer
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
 from common.store.port import ObjectReader, StartReader
 from common.units import Revision, ShardId
 
-UNAVAILABLE = "revision_unavailable"
-T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+def unheard(text: str) -> None:
+    """For callers whom the way does not concern."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,28 @@ class Materialised:
 
 
 def materialise(
-    reader: StartReader, state: RunState, revision: Revision, shards: Sequence[ShardId] | None = None
+    reader: StartReader,
+    state: RunState,
+    revision: Revision,
+    shards: Sequence[ShardId] | None = None,
+    held: At[ShardWeights] | None = None,
+    say: Say = unheard,
 ) -> Materialised:
-    """The weights of ``revision``: all shards, or those given.
+    """The weights of ``revision``: all shards, or those given; ``held`` are proved weights of the only one of these.
 
-    Raises ``Rejected('revision_unavailable')`` when objects are missing or wrong and no snapshot makes up for them,
-    ``Rejected('unknown_revision')``, and ``Retryable`` when the store stays away.
+    ``say`` is told which way is taken, and what it and the other one cost. Raises ``Rejected('revision_unavailable')``
+    when objects are missing or wrong and no other way leads there, ``Rejected('unknown_revision')``, and ``Retryable``
+    when the store stays away.
     """
     if revision not in state.revisions:
         raise Rejected("unknown_revision", f"the log knows revisions 0 to {state.next_revision - 1}, not {revision}")
-    wanted = range(state.spec.num_shards) if shards is None else shards
+    if gone := state.why_gone(revision):
+        raise Rejected(UNAVAILABLE, gone)
+    wanted = tuple(range(state.spec.num_shards) if shards is None else shards)
+    if held is not None and wanted != (held.value.shard,):
+        raise ValueError("what is held of one shard helps with that one only")
     notes: list[str] = []
-    built = tuple(_materialise_shard(reader, state, revision, ShardId(shard), notes) for shard in wanted)
+    built = tuple(_materialise_shard(reader, state, revision, ShardId(shard), held, say, notes) for shard in wanted)
     return Materialised(revision, built, tuple(notes))
 
 
@@ -149,31 +162,6 @@ def load_start(reader: StartReader, spec: RunSpec, node: RevisionNode, shard: Sh
     return ShardWeights(shard, weights, None)
 
 
-def nearest_snapshot(
-    reader: ObjectReader, spec: RunSpec, path: Sequence[RevisionNode], shard: ShardId, notes: list[str]
-) -> tuple[int, F32, OuterState]:
-    """The last snapshot of ``path`` that can be read and proved: its index, weights and outer state.
-
-    Those passed over are said in ``notes``. Raises ``Rejected('revision_unavailable')`` when none is left.
-    """
-    index, (weights, outer) = _nearest(path, shard, notes, lambda node: load_snapshot(reader, spec, node, shard))
-    return index, weights, outer
-
-
-def _nearest(
-    path: Sequence[RevisionNode], shard: ShardId, notes: list[str], load: Callable[[RevisionNode], T | None]
-) -> tuple[int, T]:
-    for index in range(len(path) - 1, -1, -1):
-        try:
-            found = load(path[index])
-        except Rejected as error:
-            notes.append(f"fell back behind the snapshot of revision {path[index].revision}: {error.message}")
-            continue
-        if found is not None:
-            return index, found
-    raise Rejected(UNAVAILABLE, f"no snapshot of shard {shard} is usable: {'; '.join(notes)}")
-
-
 def pack(weights: F32, outer: OuterState) -> Snapshot:
     """What a snapshot of a shard holds."""
     return Snapshot(weights, outer.momentum, outer.residual)
@@ -185,14 +173,54 @@ def _unpack(spec: RunSpec, snapshot: Snapshot) -> tuple[F32, OuterState]:
     return snapshot.weights, OuterState(snapshot.momentum, snapshot.residual)
 
 
+def stages(
+    state: RunState,
+    path: Sequence[RevisionNode],
+    shard: ShardId,
+    snapshot_bytes: int,
+    step_bytes: Callable[[RevisionNode], int],
+) -> tuple[Stage, ...]:
+    """The stages of a lineage, as the log has them, but for what it has named for deletion: that may be gone while it
+    is read. Sizes are those that the spec calls for."""
+    return tuple(
+        Stage(
+            node.revision,
+            None if node.parent is None or node.revision <= state.floor else step_bytes(node),
+            None if node.shards[shard].snapshot is None or 0 < node.revision < state.floor else snapshot_bytes,
+        )
+        for node in path
+    )
+
+
 def _materialise_shard(
-    reader: StartReader, state: RunState, revision: Revision, shard: ShardId, notes: list[str]
+    reader: StartReader,
+    state: RunState,
+    revision: Revision,
+    shard: ShardId,
+    held: At[ShardWeights] | None,
+    say: Say,
+    notes: list[str],
 ) -> ShardWeights:
-    path = state.lineage(revision)
-    start, built = _nearest(path, shard, notes, lambda node: load_start(reader, state.spec, node, shard))
-    for node in path[start + 1 :]:
-        try:
-            built = advance(reader, state, node, built)
-        except Rejected as error:
-            raise Rejected(UNAVAILABLE, f"the update of revision {node.revision}: {error.message}") from error
-    return built
+    spec, path = state.spec, state.lineage(revision)
+    layers = plan_shards(spec.model, spec.num_shards)[shard]
+    count = layout_of(spec.model, layers).total
+    size = snapshot_size_bytes if spec.outer.momentum else weights_start_bytes
+
+    def load(start: Revision) -> ShardWeights:
+        found = load_start(reader, spec, state.revisions[start], shard)
+        assert found is not None, "only snapshots that the log names are on a way"
+        return found
+
+    return reach(
+        stages(state, path, shard, size(spec.model, layers), lambda node: _update_bytes(spec, node, count)),
+        held,
+        load,
+        lambda step, base: advance(reader, state, state.revisions[step], base),
+        say,
+        notes,
+    )
+
+
+def _update_bytes(spec: RunSpec, node: RevisionNode, count: int) -> int:
+    assert node.parent is not None, "revision 0 is made by no update"
+    return encoded_size(count, update_params(spec.codec, node.parent))

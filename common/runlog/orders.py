@@ -41,7 +41,9 @@ def why_not(state: RunState, command: Command) -> str:
         return "" if held else f"round {command.round} is not open"
     if state.rollback is not None and command.seq < state.rollback.seq:
         return "the run was rolled back since"
-    return "" if command.revision in state.revisions else f"the log does not know revision {command.revision}"
+    if command.revision is None or command.revision not in state.revisions:
+        return f"the log does not know revision {command.revision}"
+    return state.why_gone(command.revision)
 
 
 def ordered_by(data: EntryData) -> tuple[Action, Revision | None, RoundId | None] | None:

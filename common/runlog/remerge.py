@@ -1,7 +1,8 @@
 """Merging again what the log says was merged: for verifiers, and for a leader that must know the outer state.
 
-The residual of the updates is in no object but the snapshots, so a validator that takes over starts from the nearest
-one and merges the rounds after it from their deltas. Invariant: what is returned has the hashes that the log
+The residual of the updates is in no object but the snapshots, so a validator that takes over, or was away, starts from
+one of them, or from what it remembers, and merges the rounds after it from their deltas: the way that is the least to
+download (``catchup.py``). Invariant: what is returned has the hashes that the log
 committed; the plan is proved by the slot's hash, each delta by its own.
 """
 
@@ -14,9 +15,12 @@ from common import keys
 from common.codec.params import F32
 from common.errors import Rejected
 from common.merge.outer import OuterState
+from common.model.shards import plan_shards
+from common.model.snapshot import snapshot_size_bytes
 from common.runlog.casput import MAX_READ_BYTES
+from common.runlog.catchup import At, reach
 from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
-from common.runlog.materialise import nearest_snapshot
+from common.runlog.materialise import Say, load_snapshot, stages, unheard
 from common.runlog.recompute import merge_round
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
@@ -106,16 +110,33 @@ def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: Sha
 
 
 def rebuild(
-    reader: ObjectReader, state: RunState, revision: Revision, shard: ShardId
+    reader: ObjectReader,
+    state: RunState,
+    revision: Revision,
+    shard: ShardId,
+    held: At[ShardMemory] | None = None,
+    say: Say = unheard,
 ) -> tuple[ShardMemory, tuple[str, ...]]:
-    """Weights and outer state of a shard of ``revision``, from the nearest snapshot on, and what had to be passed over.
+    """Weights and outer state of a shard of ``revision``, and what had to be passed over on the way.
 
-    Raises ``Rejected('revision_unavailable')`` when no snapshot of its lineage is usable, else as ``remerge``.
+    ``held`` is what is known of an ancestor; ``say`` is told the way. Raises ``Rejected('revision_unavailable')`` when
+    no way leads there, and ``Retryable`` when the store stays away.
     """
-    path = state.lineage(revision)
+    spec, path = state.spec, state.lineage(revision)
     notes: list[str] = []
-    start, weights, outer = nearest_snapshot(reader, state.spec, path, shard, notes)
-    memory = ShardMemory(shard, weights, outer)
-    for node in path[start + 1 :]:
-        memory = remerge(reader, state, node, memory)
+    size = snapshot_size_bytes(spec.model, plan_shards(spec.model, spec.num_shards)[shard])
+
+    def load(start: Revision) -> ShardMemory:
+        found = load_snapshot(reader, spec, state.revisions[start], shard)
+        assert found is not None, "only snapshots that the log names are on a way"
+        return ShardMemory(shard, *found)
+
+    memory = reach(
+        stages(state, path, shard, size, lambda node: node.merged_bytes[shard]),
+        held,
+        load,
+        lambda step, base: remerge(reader, state, state.revisions[step], base),
+        say,
+        notes,
+    )
     return memory, tuple(notes)

@@ -20,6 +20,7 @@ from common.runlog.entries import (
     NO_PREVIOUS,
     Entry,
     EntryData,
+    Gc,
     Genesis,
     LeaderChanged,
     Paused,
@@ -32,6 +33,7 @@ from common.runlog.entries import (
     decode_entry,
 )
 from common.runlog.owned import OWNED, owned_effect
+from common.runlog.retention import with_gc
 from common.runlog.rules import CONTENT_FAILURES, check_entry, check_shards
 from common.runlog.state import Leadership, OpenRound, Pause, Restart, RevisionNode, RunState, Void
 from common.spec import RunSpec, spec_hash
@@ -166,6 +168,10 @@ def _roll_back(state: RunState, entry: Entry, data: RolledBack) -> RunState:
     return replace(state, head=data.revision, deferred=(), failures=(), restarts=(*state.restarts, restart))
 
 
+def _collect(state: RunState, entry: Entry, data: Gc) -> RunState:
+    return with_gc(state, data)
+
+
 def _obey(state: RunState, command: Sha256 | None) -> RunState:
     return state if command is None else replace(state, obeyed=state.obeyed | {command})
 
@@ -186,6 +192,7 @@ def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
         opened.plan_sha256,
         first_step=parent.first_step + state.spec.inner.steps_of(parent.revision),
         from_reset=state.resets_outer,
+        merged_bytes=_merged_bytes(state.spec, opened.plan),
     )
     return replace(
         state,
@@ -200,6 +207,14 @@ def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
     )
 
 
+def _merged_bytes(spec: RunSpec, plan: RoundFrozen) -> tuple[int, ...]:
+    sizes = [0] * spec.num_shards
+    for member in plan.members:
+        if member.decision == "accepted":
+            sizes[member.shard] += member.delta.size_bytes
+    return tuple(sizes)
+
+
 _EFFECTS: Mapping[type[EntryData], Callable[[RunState, Entry, Any], RunState]] = {
     LeaderChanged: _lead,
     RoundOpened: _open,
@@ -209,4 +224,5 @@ _EFFECTS: Mapping[type[EntryData], Callable[[RunState, Entry, Any], RunState]] =
     Paused: _pause,
     Resumed: _resume,
     RolledBack: _roll_back,
+    Gc: _collect,
 }

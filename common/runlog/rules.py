@@ -19,6 +19,7 @@ from common.merge.damping import damping
 from common.runlog.entries import (
     Entry,
     EntryData,
+    Gc,
     Genesis,
     LeaderChanged,
     Paused,
@@ -32,6 +33,7 @@ from common.runlog.entries import (
     ShardState,
 )
 from common.runlog.owned import OWNED, check_owned
+from common.runlog.retention import gc_problem
 from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, is_sha256
@@ -250,7 +252,15 @@ def _check_rolled_back(state: RunState, data: RolledBack) -> None:
     _check_no_round(state)
     if data.revision not in state.revisions:
         _bad_transition(f"the log knows revisions 0 to {state.next_revision - 1}, not {data.revision}")
+    if gone := state.why_gone(data.revision):
+        _bad_transition(gone)
     _check_command(state, data.command_sha256)
+
+
+def _check_gc(state: RunState, data: Gc) -> None:
+    _check_no_round(state)
+    if problem := gc_problem(state, data):
+        _bad_transition(problem)
 
 
 def _check_no_round(state: RunState) -> None:
@@ -318,4 +328,5 @@ _CHECKS: Mapping[type[EntryData], Callable[[RunState, Any], None]] = {
     Paused: _check_paused,
     Resumed: _check_resumed,
     RolledBack: _check_rolled_back,
+    Gc: _check_gc,
 }

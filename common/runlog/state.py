@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from common.runlog.entries import PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
+from common.runlog.entries import Gc, PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
 from common.spec import RunSpec
 from common.store.place import BucketPlace
 from common.units import Hotkey, Revision, RoundId, Sha256
@@ -40,6 +40,8 @@ class RevisionNode:
     from_reset: bool = False
     """Whether its merge started from an outer state of zero, not its parent's: the first one after a rollback, in a run
     whose policy says so."""
+    merged_bytes: tuple[int, ...] = ()
+    """Of each shard: the size of the deltas that its plan accepted, which whoever merges it again has to read."""
 
     @property
     def sha256(self) -> Sha256:
@@ -102,6 +104,14 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class Collection:
+    """A ``gc`` entry, and where it stands."""
+
+    seq: int
+    gc: Gc
+
+
+@dataclass(frozen=True)
 class Void:
     """A slot that counts for nothing."""
 
@@ -151,6 +161,19 @@ class RunState:
     """From bucket to bucket, each beginning where the one before ended."""
     validator_sets: tuple[tuple[Hotkey, ...], ...] = ()
     """Who may lead, as the owner changed it since the beginning: the last one holds, the spec's before the first."""
+
+    collections: tuple[Collection, ...] = ()
+    """What was named for deletion, oldest first."""
+
+    @property
+    def floor(self) -> Revision:
+        """The oldest revision that is whole; what is before it may be gone from the bucket."""
+        return self.collections[-1].gc.floor if self.collections else Revision(0)
+
+    def why_gone(self, revision: Revision) -> str:
+        """That retention has deleted what a revision needs; empty when it has not."""
+        kept = f"the oldest revision kept is {self.floor}"
+        return f"revision {revision} was deleted by retention; {kept}" if revision < self.floor else ""
 
     @property
     def run(self) -> str:

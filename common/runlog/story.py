@@ -13,6 +13,7 @@ from typing import Any
 from common.runlog.entries import (
     Entry,
     EntryData,
+    Gc,
     Genesis,
     LeaderChanged,
     LeadersChanged,
@@ -139,6 +140,7 @@ _TOLD: Mapping[type[EntryData], Callable[[Any], str]] = {
     Paused: _paused,
     Resumed: _resumed,
     RolledBack: _rolled_back,
+    Gc: lambda data: f"what only revisions before {data.floor} need may be deleted",
 }
 
 

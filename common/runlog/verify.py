@@ -6,6 +6,9 @@ the submissions that the plans name; the owner's commands behind what was done b
 under the run, by the hash in its name or by its signature. The listing is taken first, so that a run that goes on
 meanwhile is verified as far as its log was then read.
 
+Where a ``gc`` entry has raised the floor, the merges begin at the snapshot of that revision, and what the entry named
+may be gone; an object that is gone and that no entry named is wrong.
+
 What this can't prove: that the log has no more slots than the bucket shows. Whatever follows from a missing slot gives
 the cut away (``told.py``), but where all of it was left out too, what remains is a whole run. Nor that the owner and a
 leader have not written another history together. Heads that validators committed on chain prove both, up to their slot
@@ -20,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from common import keys
+from common.convictions import MAX_CONVICTION_BYTES, Conviction
 from common.errors import Rejected
 from common.keys import KeyParts
 from common.model.layout import run_layouts
@@ -35,16 +39,17 @@ from common.runlog.materialise import load_snapshot
 from common.runlog.proving import ProvingReader, VerifyError
 from common.runlog.reader import spec_hash_of_log, walk
 from common.runlog.remerge import ShardMemory, remerge
+from common.runlog.retention import is_named
 from common.runlog.state import RevisionNode, RunState
 from common.runlog.told import Told, check_tail, slot_missing, suspicion
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.multipart import PART_BYTES
 from common.store.place import BucketPlace
-from common.store.port import ObjectInfo, ObjectStore
+from common.store.port import ObjectInfo, ObjectMissing, ObjectStore
 from common.units import Revision, RoundId, Sha256, ShardId
 
 Say = Callable[[str], None]
-MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES)
+MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES, MAX_CONVICTION_BYTES)
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,12 @@ class VerifyReport:
     """Rounds that ended and of which no validator's report is there."""
     lease: bool
     """Whether a lease is there."""
+    deleted: int = 0
+    """Objects that the log refers to and that retention has deleted: a ``gc`` entry names them."""
     tail: ProvedTail | None = None
     """How far heads on chain prove the log; None when the chain was not asked."""
+    convictions: tuple[Conviction, ...] = ()
+    """What validators say of leaders; whether it is true, ``recheck`` tells."""
 
 
 @dataclass
@@ -99,7 +108,9 @@ class _Work:
     unreferenced: list[str] = field(default_factory=list)
     suspicious: dict[str, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
     merges: int = 0
+    convictions: list[Conviction] = field(default_factory=list)
 
 
 def verify_run(
@@ -147,7 +158,9 @@ def verify_run(
         refused=tuple(work.refused),
         unreported=tuple(sorted(work.told.ended.keys() - work.reported)),
         lease=keys.lease_key(run) in work.reader.proved,
+        deleted=len(work.deleted),
         tail=tail,
+        convictions=tuple(work.convictions),
     )
 
 
@@ -210,15 +223,22 @@ def _seq(work: _Work, key: str) -> int:
 
 def _verify_merges(work: _Work, state: RunState) -> None:
     """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way: of every branch."""
+    _note_deleted(work, state)
     nodes = sorted(state.revisions.values(), key=lambda node: node.revision)
+    nodes = [node for node in nodes if node.revision >= state.floor or node.revision == 0]
     last_child = {node.parent: node.revision for node in nodes}
     for shard in range(state.spec.num_shards):
         memories: dict[Revision, ShardMemory] = {}
         for node in nodes:
-            base = None if node.parent is None else memories[node.parent]
+            base = None if node.parent is None or node.revision == state.floor else memories[node.parent]
             memories[node.revision] = _verify_node(work, state, node, ShardId(shard), base)
             memories = {kept: memory for kept, memory in memories.items() if last_child.get(kept, -1) > node.revision}
     head = state.head_node
+    if state.floor:
+        work.say(
+            f"merges begin at revision {state.floor}, the oldest kept: "
+            f"{len(work.deleted)} objects before it were deleted by retention"
+        )
     work.say(f"merges: {work.merges} computed again, all bits equal; head is revision {head.revision}, {head.sha256}")
 
 
@@ -230,7 +250,7 @@ def _verify_node(
             memory = remerge(work.reader, state, node, memory)
             work.merges += 1
     made = node.shards[shard]
-    if made.update is not None and node.round is not None:
+    if memory is not None and made.update is not None and node.round is not None:
         update = keys.update_key(work.run, node.round, shard, made.update.sha256)
         work.reader.fetch(update, max_bytes=made.update.size_bytes, sha256=made.update.sha256)
     if made.snapshot is None:
@@ -240,6 +260,26 @@ def _verify_node(
         found = load_snapshot(work.reader, state.spec, node, shard)
     assert found is not None
     return memory or ShardMemory(shard, *found)
+
+
+def _note_deleted(work: _Work, state: RunState) -> None:
+    """What the log refers to and has named for deletion, and is not there any more."""
+    listed = {info.key for info in work.listing}
+    named: set[str] = set()
+    for node in state.revisions.values():
+        for shard in node.shards:
+            if shard.snapshot is not None:
+                named.add(keys.snapshot_key(work.run, node.revision, shard.shard, shard.snapshot.sha256))
+            if shard.update is not None and node.round is not None:
+                named.add(keys.update_key(work.run, node.round, shard.shard, shard.update.sha256))
+    members = (m for plan in work.told.plans.values() for m in plan.members if m.decision == "accepted")
+    named |= {keys.delta_key(work.run, m.round, m.shard, m.hotkey, m.delta.sha256) for m in members}
+    work.deleted = {key for key in named - listed if _may_be_gone(work, state, key)}
+
+
+def _may_be_gone(work: _Work, state: RunState, key: str) -> bool:
+    parts = keys.parse_key(work.run, key)
+    return parts is not None and is_named(state, parts)
 
 
 def _verify_plans(work: _Work, state: RunState) -> None:
@@ -263,7 +303,7 @@ def _verify_member(work: _Work, state: RunState, member: PlanMember) -> None:
     with _naming(key):
         stored = _prove_manifest(work, state, key, body)
         checks.check_member(state, member, stored)
-    if member.decision == "accepted":
+    if member.decision == "accepted" and not (_may_be_gone(work, state, delta) and not work.reader.exists(delta)):
         size = member.delta.size_bytes
         data = work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
         with _naming(key):
@@ -284,7 +324,7 @@ def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> Stor
     parts = keys.parse_key(work.run, key)
     assert parts is not None
     stored = checks.check_manifest(state, key, parts, body)
-    if not work.reader.exists(stored.manifest.key):
+    if not (_may_be_gone(work, state, stored.manifest.key) or work.reader.exists(stored.manifest.key)):
         raise VerifyError(stored.manifest.key, "it is missing, but its manifest is there")
     work.reader.proved.add(key)
     return stored
@@ -308,7 +348,7 @@ def _verify_rest(work: _Work, state: RunState) -> None:
         with _naming(info.key):
             _verify_object(work, state, info, parts)
         check_tail(state, work.told, info.key, parts)
-        if parts.kind in ("lease", "report", "mean", "reduction") or info.key in named:
+        if parts.kind in ("lease", "report", "conviction", "mean", "reduction") or info.key in named:
             continue
         if (parts.round_id, parts.shard, parts.hotkey) in places:
             work.replaced += parts.kind == "delta"
@@ -320,11 +360,14 @@ def _verify_rest(work: _Work, state: RunState) -> None:
     work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
 
 
-def _prove_bytes(work: _Work, info: ObjectInfo, kind: str, sha256: Sha256) -> None:
+def _prove_bytes(work: _Work, state: RunState, info: ObjectInfo, kind: str, sha256: Sha256) -> None:
     """No store holds an object that came in parts against the hash of the whole, so a sender can leave wrong bytes
     under a name. Leaders refuse them when they read them; what plans accept was proved before this is asked."""
     try:
         work.reader.prove_hash(info, sha256)
+    except ObjectMissing:
+        if not _may_be_gone(work, state, info.key):
+            raise VerifyError(info.key, "it was deleted meanwhile, and no gc entry names it") from None
     except VerifyError:
         if kind != "delta" or info.size_bytes <= PART_BYTES:
             raise
@@ -334,7 +377,7 @@ def _prove_bytes(work: _Work, info: ObjectInfo, kind: str, sha256: Sha256) -> No
 def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyParts) -> None:
     if parts.kind in ("delta", "update", "snapshot", "mean"):
         assert parts.sha256 is not None
-        _prove_bytes(work, info, parts.kind, parts.sha256)
+        _prove_bytes(work, state, info, parts.kind, parts.sha256)
         return
     body = work.reader.fetch(info.key, max_bytes=MAX_SMALL_BYTES)
     if parts.kind == "manifest":
@@ -350,6 +393,8 @@ def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyPar
         check_tail(state, work.told, info.key, parts)
         checks.check_report_facts(report, work.told.ended[report.round])
         work.reported.add(report.round)
+    elif parts.kind == "conviction":
+        work.convictions.append(checks.check_conviction(state, parts, body))
     else:
         assert parts.kind == "lease", "spec and log were read before"
         checks.check_lease(state, body)

@@ -20,8 +20,8 @@ from common.errors import Rejected, Retryable
 from common.identity import Signer
 from common.runlog.casput import Patience, put_once, read_now
 from common.runlog.entries import NO_PREVIOUS, Draft, EntryData, Genesis, encode_entry
-from common.runlog.reader import Here, catch_up, nowhere, step_of
-from common.runlog.replay import apply, begin
+from common.runlog.reader import Here, nowhere, step_of, walk
+from common.runlog.replay import Step, apply, begin
 from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.store.port import ObjectStore
@@ -29,6 +29,11 @@ from common.units import Sha256, sha256_hex
 
 NonceSource = Callable[[], str]
 MAX_VOIDS_PASSED = 32
+Note = Callable[[Step], None]
+
+
+def no_note(step: Step) -> None:
+    """For who needs no more than the state."""
 
 
 class LostSlot(Rejected):
@@ -56,8 +61,9 @@ class LogWriter:
         nonce_source: NonceSource = random_nonce,
         patience: Patience | None = None,
         here: Here = nowhere,
+        note: Note = no_note,
     ) -> None:
-        """``here`` as in ``LogReader``."""
+        """``here`` as in ``LogReader``; ``note`` is told of each slot that is read, in order."""
         self._store = store
         self._spec = spec
         self._signer = signer
@@ -65,6 +71,7 @@ class LogWriter:
         self._nonce = nonce_source
         self._patience = patience or Patience()
         self._here = here
+        self._note = note
 
     def begin(self, genesis: Genesis, reason: str) -> RunState:
         """Write the genesis into slot 0; the signer is the owner. Raises ``Rejected('run_exists')``."""
@@ -92,6 +99,7 @@ class LogWriter:
             theirs = step_of(state, holder.body, self._read_slot)
             if theirs.state.head_sha256 == step.state.head_sha256:
                 return theirs.state  # ours after all: what was read first had been damaged on its way
+            self._note(theirs)
             if theirs.void is None:
                 raise LostSlot(state.next_seq, self.catch_up(theirs.state))
             state = theirs.state
@@ -99,7 +107,11 @@ class LogWriter:
 
     def catch_up(self, state: RunState | None = None) -> RunState:
         """The state after the last slot in the store. Raises as ``LogReader.catch_up``."""
-        return catch_up(self._spec, self._read_slot, state, self._here)
+        for step in walk(self._spec, self._read_slot, state, self._here):
+            self._note(step)
+            state = step.state
+        assert state is not None
+        return state
 
     def _check_place(self, state: RunState) -> None:
         if state.left(self._here()):

@@ -16,16 +16,22 @@ CALM_S = 45.0
 """And ends so, after the last event is over."""
 GAP_S = (8.0, 25.0)
 LASTS_S = (5.0, 25.0)
+SERVERS = ("storage", "chain")
+ROLES = ("miner", "miner", "validator", "leader", "storage", "chain")
+"""Whom an event befalls, each as likely as it stands here."""
 KINDS = {
     "miner": ("kill", "stop", "terminate", "cut", "hole", "throttle"),
     "validator": ("kill", "stop", "terminate", "cut", "hole", "throttle"),
     "leader": ("kill", "stop", "cut", "hole"),
+    "storage": ("kill", "stop", "cut", "hole", "throttle"),
+    "chain": ("kill", "stop", "cut", "hole"),
 }
 
 
 @dataclass(frozen=True)
 class Event:
-    """``victim`` is a process's name, or ``leader``: whoever leads then. What ends it comes ``lasts_s`` later."""
+    """``victim`` is a process's name, ``storage``, ``chain`` or ``leader``: whoever leads then. What ends it comes
+    ``lasts_s`` later."""
 
     at_s: float
     kind: str
@@ -39,8 +45,8 @@ def schedule(seed: int, minutes: float, miners: Sequence[str], validators: Seque
     events: list[Event] = []
     at_s, end_s = FIRST_S, minutes * 60 - CALM_S
     while True:
-        role = dice.choice(["miner", "miner", "validator", "leader"])
-        names = {"miner": list(miners), "validator": list(validators), "leader": ["leader"]}[role]
+        role = dice.choice(ROLES)
+        names = {"miner": list(miners), "validator": list(validators)}.get(role, [role])
         event = Event(at_s, dice.choice(KINDS[role]), dice.choice(names), dice.uniform(*LASTS_S))
         if event.at_s + event.lasts_s > end_s:
             return events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -102,6 +103,26 @@ async def test_one_connection_outlives_restarts(chain: ChainProcess) -> None:
     await waiting
     await port.close()
     await bench.close()
+    chain.stop()
+
+
+@async_test
+async def test_a_connection_that_died_unused_is_replaced_without_complaint(chain: ChainProcess) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    chain.start()
+    port = SdkChain(chain.url, timeout_s=WAIT_S)
+    before = await port.block()
+    sessions = {task for task in asyncio.all_tasks() if task.get_name() == "rpc-session"}
+    chain.kill()
+    await asyncio.wait(sessions, timeout=WAIT_S)
+    assert all(task.done() for task in sessions)
+    del sessions
+    chain.start()
+    assert await port.block() >= before
+    await port.close()
+    gc.collect()
+    assert complaints == []
     chain.stop()
 
 

@@ -141,6 +141,7 @@ def test_every_key_parses_back_to_its_parts():
         "update": keys.update_key(run, 3, 1, DELTA),
         "snapshot": keys.snapshot_key(run, 4, 1, DELTA),
         "report": keys.report_key(run, hotkey, 3, DELTA),
+        "conviction": keys.conviction_key(run, hotkey, 3, DELTA),
     }
     for kind, key in made.items():
         parts = keys.parse_key(run, key)

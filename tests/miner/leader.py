@@ -105,6 +105,8 @@ class Leader:
         self.world: World = begin_world(self.spec)
         put_dataset(self.world.store, self.spec.data.dataset, folder / "data")
         self.order: str = "train"
+        self.stall = ""
+        """Why the run stands still, as it tells miners."""
         self.freeze_in_s = 1e6
         self.instance = secrets.token_hex(8)
         self.seen = Seen()
@@ -260,6 +262,7 @@ class Leader:
             round=self._round_view(),
             delivered=False,
             score=None,
+            stall=self.stall,
         )
 
     def _round_view(self) -> RoundView | None:

@@ -241,5 +241,11 @@ def test_who_has_not_begun_waits_while_the_run_stands_still(lacking: dict[str, N
     assert decide(replace(facts, stalled=""), TIMES, overlap=True)[0] in (Move.FETCH, Move.SYNC, Move.BEGIN)
 
 
+def test_who_joins_asks_the_leader_before_it_fetches() -> None:
+    joining = replace(READY, ready=False, held=None, asking=True)
+    assert decide(joining, TIMES, overlap=True) == (Move.REST, "asking the leader whether the run goes on")
+    assert decide(replace(joining, asking=False), TIMES, overlap=True)[0] is Move.FETCH
+
+
 def test_a_miner_at_work_goes_on_while_the_run_stands_still() -> None:
     assert decide(replace(WORKING, stalled="paused"), TIMES, overlap=True)[0] is Move.TRAIN

@@ -121,7 +121,7 @@ def test_a_bad_update_falls_back_to_the_parent_and_says_so(damage: str) -> None:
     assert caught.value.code == "revision_unavailable"
     built = materialise_newest(StoreReader(store), w.state)
     assert built.revision == 2
-    assert "update of revision 3" in built.notes[0]
+    assert "the step to revision 3" in built.notes[0]
 
 
 def test_a_store_that_stays_away_is_no_reason_to_fall_back() -> None:

@@ -20,15 +20,16 @@ from common.cli import run as brigade
 from common.errors import Rejected
 from common.model.layout import run_layouts
 from common.runlog.commands import decode_command, read_orders
-from common.runlog.entries import Resumed
+from common.runlog.entries import SCHEMA, Resumed
+from common.runlog.lease import Lease, encode_lease
 from common.runlog.orders import due
 from common.runlog.reader import LogReader
 from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
 from common.store.port import ObjectStore
 from common.store.s3 import S3Store
-from common.units import ShardId
-from tests.runlog.support import OWNER, small_spec
+from common.units import Hotkey, ShardId
+from tests.runlog.support import ALICE, OWNER, small_spec
 from tests.runlog.world import World, begin_world, eventful_world
 from tests.support.storage import fresh_prefix, quick_store, running_server
 from validator.run_cli import tell_new
@@ -79,6 +80,26 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return code, said.out, said.err
 
     return call
+
+
+def test_status_of_a_run_whose_validator_is_gone_tells_what_its_bucket_knows(
+    folder: Path, world: World, store: ObjectStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ports.json").write_text(json.dumps({"validator": 1}))
+    lease = Lease(SCHEMA, "tiny", Hotkey(ALICE.hotkey), "a" * 32, 1, 7, "b" * 32)
+    store.put(keys.lease_key("tiny"), encode_lease(lease, ALICE))
+    try:
+        assert brigade(["status", "--dir", str(folder)]) == 3
+    finally:
+        store.delete(keys.lease_key("tiny"))
+    said = capsys.readouterr()
+    assert "no validator answers" in said.err
+    assert f"revision {world.state.head}; {world.state.leader} led last (term {world.state.term})" in said.out
+    assert f"{ALICE.hotkey} held the lease for term 1 and renewed it" in said.out
+    assert said.out.count("\n") == 2 + 5, "the newest entries are told"
+    assert brigade(["status", "--dir", str(folder), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["head"], told["lease"]) == (world.state.head, "nobody holds the lease")
 
 
 def test_verify_passes_and_says_what_it_checked(run: Run, folder: Path, world: World) -> None:

@@ -122,9 +122,9 @@ class FaultProxy:
         one = Answer(status, count, retry_after_s, method, path)
         self._faults.answers.append(one if body is None else replace(one, body=body))
 
-    def stop_answering(self) -> None:
-        """Take all answers away."""
-        self._faults.answers.clear()
+    def stop_answering(self, path: str = "") -> None:
+        """Take all answers away, or those to paths that begin so."""
+        self._faults.answers[:] = [one for one in self._faults.answers if not one.path.startswith(path)]
 
     # Faults that are used up.
 

@@ -1,7 +1,7 @@
 """A whole run of separate processes, each on a line of its own, so that every one of them can be hurt alone.
 
 SeaweedFS, the local chain, a validator and miners are the programs that operators start; what stands between them and
-the others is a ``Line``: two fault proxies, to the storage and to the validator, that share one link. Nobody starts a
+the others is a ``Line``: fault proxies to storage, validators and chain, that share one link. Nobody starts a
 dead process again but the test. Whoever waits, waits for something that log or status show, and looks until it is
 there; a run whose log stands still for ``HANG_S`` ends the test.
 """
@@ -57,6 +57,7 @@ class Line:
     storage: FaultProxy
     validators: dict[str, FaultProxy]
     """By wallet name."""
+    chain: FaultProxy
 
     @property
     def validator(self) -> FaultProxy:
@@ -65,15 +66,19 @@ class Line:
 
     def cut(self, on: bool = True) -> None:
         """Take the machine off the network, or bring it back."""
-        for proxy in (self.storage, *self.validators.values()):
+        for proxy in self.proxies():
             proxy.refuse(on)
             if on:
                 proxy.cut_all()
 
     def swallow(self, on: bool = True) -> None:
         """Let all that comes vanish without an answer, or no longer."""
-        for proxy in (self.storage, *self.validators.values()):
+        for proxy in self.proxies():
             proxy.black_hole = on
+
+    def proxies(self) -> tuple[FaultProxy, ...]:
+        """To everybody whom this machine talks to."""
+        return self.storage, *self.validators.values(), self.chain
 
 
 @dataclass
@@ -94,7 +99,7 @@ class Part:
     """A process of the run."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | subprocess.Popen[str]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -121,11 +126,14 @@ class Rig:
     stack: ExitStack
     server: SeaweedServer
     """The storage that the run begins in."""
+    chain: Part
     parts: dict[str, Part] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     voids: int = 0
+    watched: str = "validator"
+    """Whose status is looked at."""
     status: Status | None = None
     _state: RunState | None = None
     _moved_s: float = field(default_factory=time.monotonic)
@@ -153,12 +161,13 @@ class Rig:
         return self._start(name, (*words, *flags), wrong)
 
     def _identity(self, wallet: str) -> tuple[str, ...]:
-        flags: tuple[str, ...] = ("--chain", f"ws://127.0.0.1:{self.ports['chain']}", "--netuid", str(self.spec.netuid))
+        chain = urlsplit(self._line_of(wallet).chain.endpoint).netloc
+        flags: tuple[str, ...] = ("--chain", f"ws://{chain}", "--netuid", str(self.spec.netuid))
         flags += ("--wallet-path", str(self.folder / "wallets"), "--wallet", wallet)
         return (*flags, "--dir", str(self.folder), "--cache", str(self.folder / "cache"))
 
     def _start(self, name: str, words: Sequence[str], wrong: Sequence[str] = ()) -> Part:
-        line = self.lines.get(name) or self._line(name)
+        line = self._line_of(name)
         targets = (self.storage.endpoint, *(f"http://{SERVED_IP}:{self.ports[one]}" for one in line.validators))
         detours = [
             f"--via={urlsplit(known).netloc}={urlsplit(proxy.endpoint).netloc}"
@@ -170,14 +179,18 @@ class Rig:
         self._moved_s = time.monotonic()
         return part
 
+    def _line_of(self, name: str) -> Line:
+        return self.lines.get(name) or self._line(name)
+
     def _line(self, name: str) -> Line:
         link = Link()
+        chain = self.stack.enter_context(FaultProxy(f"127.0.0.1:{self.ports['chain']}", link=link))
         storage = self.stack.enter_context(FaultProxy(self.storage.endpoint, link=link))
         validators = {
             wallet.name: self.stack.enter_context(FaultProxy(f"{SERVED_IP}:{self.ports[wallet.name]}", link=link))
             for wallet in self.wallets.validators
         }
-        line = self.lines[name] = Line(link, storage, validators)
+        line = self.lines[name] = Line(link, storage, validators, chain)
         return line
 
     def _spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -218,11 +231,15 @@ class Rig:
     def look(self) -> None:
         """Read what is new in log and status; AssertionError when a process died unasked or nothing moves."""
         self.read_log()
-        self.status = fetch_status(self._client, f"http://{SERVED_IP}:{self.ports['validator']}") or self.status
+        self.status = self.status_of(self.watched) or self.status
         for part in self.parts.values():
             code = part.ended()
             assert code in (None, 0, -signal.SIGKILL), f"{part.name} ended with {code}: {self.told()}"
         assert time.monotonic() - self._moved_s < HANG_S, f"nothing was written for {HANG_S:g} s: {self.told()}"
+
+    def status_of(self, validator: str) -> Status | None:
+        """What a validator says of itself and of the run; None while it does not answer."""
+        return fetch_status(self._client, f"http://{SERVED_IP}:{self.ports[validator]}")
 
     def until(self, wanted: Callable[[], T | None], what: str) -> T:
         """Look until ``wanted`` gives something true; ``what`` tells a person what was waited for."""
@@ -276,12 +293,12 @@ class Rig:
         """Plans whose revision was committed."""
         return [plan for plan in self.plans if plan.committed]
 
-    def verify(self) -> subprocess.CompletedProcess[str]:
+    def verify(self, *flags: str) -> subprocess.CompletedProcess[str]:
         """End every process but storage and chain, look a last time, and `brigade run verify` against the bucket."""
         for part in self.parts.values():
             part.kill()
         self.read_log()
-        return brigade("run", "verify", "--dir", str(self.folder), "--run", self.spec.run)
+        return brigade("run", "verify", "--dir", str(self.folder), "--run", self.spec.run, *flags)
 
     def read_log(self) -> None:
         """Read what is new in the log, if the storage answers."""

@@ -24,7 +24,7 @@ from common.spec import RunSpec
 from common.store.s3 import S3Store
 from common.units import Sha256
 from tests.support.localrun import BRIGADE, TEXT
-from tests.support.rig import SERVED_IP, Rig, end
+from tests.support.rig import SERVED_IP, Part, Rig, end
 from tests.support.storage import running_server
 from validator.run_create import location_of, publish, read_dataset, start_run
 from validator.up.bootstrap import Wallets, ask, bootstrap, make_wallets
@@ -48,7 +48,7 @@ def running(folder: Path, make_spec: MakeSpec, miners: int, validators: int = 1)
         prepare(folder_corpus(TEXT), tokenizer_named("bytes"), folder / "data")
         servers = {"chain": "127.0.0.1", **{wallet.name: SERVED_IP for wallet in wallets.validators}}
         ports = choose_ports(folder / "ports.json", servers, random.Random())
-        url = _start_chain(folder, ports["chain"], stack)
+        node, url = start_chain(folder, ports["chain"], stack)
         netuid = asyncio.run(bootstrap(lambda wallet: SdkChain(url, wallet), wallets, lambda text: None))
         spec = make_spec(netuid, wallets, folder / "data")
         owner = KeypairSigner(wallets.owner.hotkey)
@@ -58,10 +58,11 @@ def running(folder: Path, make_spec: MakeSpec, miners: int, validators: int = 1)
             SdkChain(url, wallets.owner),
             lambda chain: publish(chain, netuid, owner.hotkey, location, lambda text: None),
         )
-        yield Rig(folder, spec, wallets, storage, ports, stack, server)
+        yield Rig(folder, spec, wallets, storage, ports, stack, server, node)
 
 
-def _start_chain(folder: Path, port: int, stack: ExitStack) -> str:
+def start_chain(folder: Path, port: int, stack: ExitStack) -> tuple[Part, str]:
+    """The local chain of this folder, and its URL, when it serves: a new one, or where the last one's disk ends."""
     command: tuple[str, ...] = (
         *BRIGADE,
         "--log-dir",
@@ -79,7 +80,7 @@ def _start_chain(folder: Path, port: int, stack: ExitStack) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("chain ready: "), f"the chain did not start: {line!r}"
-    return line.split()[-1]
+    return Part("chain", process), line.split()[-1]
 
 
 def dataset_of(folder: Path) -> tuple[Sha256, str]:

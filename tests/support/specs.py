@@ -15,6 +15,7 @@ from common.spec import (
     OuterSpec,
     ReduceSpec,
     RestartSpec,
+    RetentionSpec,
     RoundSpec,
     RunSpec,
     ScoringSpec,
@@ -91,6 +92,7 @@ def tiny_spec(**changes: Any) -> RunSpec:
             damping_at=0.5,
         ),
         scoring=ScoringSpec(assigned_sequences=4, unseen_sequences=4, average_rounds=4),
+        retention=RetentionSpec(snapshots=4, revisions=64, grace_s=60.0),
         restart=RestartSpec(reset_outer=True, reset_inner=True, rewarm_steps=8, cold_after_s=60.0),
         reduce=ReduceSpec("leader", partitions=4, redundancy=1, audits=0),
     )

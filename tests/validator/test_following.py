@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from common.convictions import MergedWrongly, decode_conviction
 from common.data.dataset import Dataset
 from common.errors import Rejected
 from common.identity import KeypairSigner
 from common.reports import Report
+from common.runlog.reader import LogReader
 from common.store.reader import StoreReader
 from common.store.readonly import ReadOnlyStore
-from common.units import Coldkey, Sha256
+from common.units import Coldkey, Revision, Sha256
 from tests.support.memchain import MemoryWallet
 from tests.support.specs import VALIDATOR
 from tests.validator.world import AT_ONCE, World, drive
 from validator import merging
+from validator.audits.recheck import recheck
 from validator.process import Parts, Validator, assemble
 from validator.reports_place import FolderReports, api_address
 from validator.scoring.reports import read_reports
@@ -139,6 +142,17 @@ def test_a_leader_that_merges_wrongly_is_named_and_nobody_leads_on_from_it(
         assert told.startswith(f"{leader.board.signer.hotkey} merged revision 2 wrongly: shard 0 has weights ffff")
         assert [report.round for report in _reports(watching)] == [0]
         assert "not led on from here until the owner" in watching.board.waiting_for
+        await watching.convictions.flush()
+        again = follower(world, tmp_path)  # it does not have to merge the revision again to know
+        assert again.service.status().convicted == [told]
+        await again.driver.step()
+        assert "not led on from here until the owner" in again.board.waiting_for
+        [name] = [name for name in again.service.report_index().names if name.endswith(".conviction.json")]
+        conviction = decode_conviction(again.service.report(name), world.spec.run)
+        reader = StoreReader(world.store)
+        assert recheck(reader, LogReader(reader, world.spec), conviction).proved
+        honest_one = dataclasses.replace(conviction, merged_wrongly=MergedWrongly(Revision(1), ()))
+        assert not recheck(reader, LogReader(reader, world.spec), honest_one).proved
         # A standby that may lead finds it too, and lets the lease expire.
         standby = assemble(may_lead(world))
         for _ in range(80):

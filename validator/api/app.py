@@ -17,6 +17,8 @@ from common.blocking import in_thread
 from common.errors import Rejected, RemoteError, Retryable, SetupError
 from common.reductions import MAX_REDUCTION_BYTES
 from common.wire import (
+    ComplaintReply,
+    ComplaintRequest,
     CompleteReply,
     CompleteRequest,
     Health,
@@ -59,12 +61,15 @@ class Service(Protocol):
 
     async def reduced(self, caller: Caller, request: ReductionRequest) -> ReductionReply: ...
 
+    async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply: ...
+
 
 def create_app(service: Service, gatekeeper: Gatekeeper) -> FastAPI:
     """The application over ``service``, behind ``gatekeeper``."""
     app = FastAPI(title="Brigade validator", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_open_routes(app, service, gatekeeper)
     _add_signed_routes(app, service, gatekeeper)
+    _add_complaints(app, service, gatekeeper)
     _add_handlers(app, gatekeeper)
     return app
 
@@ -124,6 +129,14 @@ def _add_signed_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -
             return await service.reduced(caller, parse(ReductionRequest, caller.body, MAX_REDUCTION_REQUEST_BYTES))
 
         return await answer(request, act)
+
+
+def _add_complaints(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> None:
+    @app.post("/v1/complaints")
+    async def complain(request: Request) -> Response:
+        caller = await gatekeeper.admit(request)
+        reply = await service.complain(caller, parse(ComplaintRequest, caller.body))
+        return gatekeeper.sign(request, json_response(reply))
 
 
 def _add_handlers(app: FastAPI, gatekeeper: Gatekeeper) -> None:

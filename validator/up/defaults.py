@@ -29,6 +29,7 @@ from common.spec import (
     OuterSpec,
     ReduceSpec,
     RestartSpec,
+    RetentionSpec,
     RoundSpec,
     RunSpec,
     ScoringSpec,
@@ -50,6 +51,11 @@ of returning spot machines 5 to 11 times. What is above the clip factor is scale
 history explains."""
 PLANNED_ROUNDS = 12
 """Rounds over which the learning rate falls."""
+KEPT_SNAPSHOTS = 4
+KEPT_REVISIONS = 64
+"""A run of fewer rounds deletes nothing; a longer one can be rolled back by so many."""
+GRACE_S = 3600.0
+"""For the download of a snapshot that has begun: 5.6 GB at 12.5 Mbit/s."""
 COLD_AFTER_S = 6 * 3600.0
 """A longer pause is a cold start: a night, not a meeting."""
 
@@ -149,6 +155,8 @@ def check(choices: Choices) -> None:
         raise OperatorError("--codec bf16 sends everything: --density is for topk")
     if choices.reduce not in REDUCE_KINDS:
         raise OperatorError(f"--reduce {choices.reduce}: choose {' or '.join(REDUCE_KINDS)}")
+    if choices.reduce == BUTTERFLY:
+        raise OperatorError("--reduce butterfly: miners do not reduce in this version yet; leave it at leader")
     if choices.num_shards != 1:
         raise OperatorError(f"--num-shards {choices.num_shards}: miners train the whole model so far; leave it at 1")
 
@@ -192,6 +200,7 @@ def make_spec(
             ),
             scoring=ScoringSpec(assigned_sequences=10, unseen_sequences=10, average_rounds=4),
             restart=_restart(how, choices),
+            retention=RetentionSpec(snapshots=KEPT_SNAPSHOTS, revisions=KEPT_REVISIONS, grace_s=GRACE_S),
             reduce=_reduce(how, choices),
         )
     except ValueError as error:

@@ -1,18 +1,23 @@
-"""``brigade status``: how a run is going, asked of its validator."""
+"""``brigade status``: how a run is going, asked of its validator; when that does not answer, of the run's bucket."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from loguru import logger
 from rich.console import Console
 
 from common.chain.wallets import open_wallet
-from common.errors import OperatorError, SetupError
+from common.clock import SystemClock
+from common.errors import BrigadeError, OperatorError, SetupError
 from common.units import Hotkey
 from common.wire import Status
+from validator.run_place import Asked, find
+from validator.up.bucket import look
 from validator.up.client import fetch_status, status_client
 from validator.up.folder import Folder, load_begun
 from validator.up.plan import SERVED_IP
@@ -32,7 +37,7 @@ def status(
     ] = None,
     json_lines: Annotated[bool, typer.Option("--json", envvar="BRIGADE_JSON", help="Print JSON.")] = False,
 ) -> None:
-    """Print how a run is going. Exit code 3 when its validator does not answer."""
+    """Print how a run is going. Exit code 3 when its validator does not answer: then the bucket tells what it can."""
     folder = Folder(directory.absolute())
     address = url or _address(folder)
     if not address.startswith(("http://", "https://")):
@@ -40,6 +45,8 @@ def status(
     with status_client() as client:
         found = fetch_status(client, address.rstrip("/"))
     if found is None:
+        if url is None:
+            _show_bucket(folder, json_lines)
         raise SetupError(f"no validator answers at {address}; is the run going? (brigade up)")
     _show(found, {} if url else _names(folder), json_lines)
 
@@ -58,6 +65,16 @@ def _show(found: Status, names: dict[Hotkey, str], json_lines: bool) -> None:
         print("\n".join(f"  {miner_line(miner, names)}" for miner in by_uid(found)))
     for line in waiting_lines(found):
         print(line)
+
+
+def _show_bucket(folder: Folder, json_lines: bool) -> None:
+    """What log and lease tell of a run whose validator does not answer; why not, when they can't be read."""
+    try:
+        seen = look(find(Asked(folder=folder.root)), SystemClock().wall_ns() / 1e9)
+    except BrigadeError as fault:
+        logger.warning("nor does the run's bucket: {}", fault)
+        return
+    print(json.dumps(asdict(seen)) if json_lines else "\n".join(seen.lines()))
 
 
 def _address(folder: Folder) -> str:

@@ -1,0 +1,39 @@
+"""A leader killed, stopped and cut off in each phase of a round; storage and chain away for a minute each.
+
+Every cell of ``tests.integration.takeovers`` and ``outages``, one after the other on one subnet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scripts.soaking.schedule import SERVERS
+from tests.integration.outages import play_outage
+from tests.integration.support import spec_for
+from tests.integration.takeovers import EVERY_CELL, Stage
+from tests.support.rigging import running
+
+MINERS = 2
+OUTAGE_S = 60.0
+
+
+def play_all(folder: Path) -> str:
+    """Play them one after the other and print a line for each; why it failed, or an empty text."""
+    with running(folder, spec_for(MINERS), MINERS, validators=2) as rig:
+        stage = Stage(rig, [wallet.name for wallet in rig.wallets.miners])
+        stage.begin()
+        wrong: list[str] = []
+        for fault, phase in EVERY_CELL:
+            cell = stage.play(fault, phase)
+            print(cell.told(), flush=True)
+            if not cell.held(set(stage.miners)):
+                wrong.append(f"{fault}, {phase}")
+        for server in SERVERS:
+            outage = play_outage(stage, server, OUTAGE_S)
+            print(outage.told(), flush=True)
+            if not outage.held():
+                wrong.append(f"{server} away")
+        verified = rig.verify()
+    if verified.returncode:
+        return f"brigade run verify: {verified.stderr.strip()}"
+    return f"not held: {'; '.join(wrong)}" if wrong else ""

@@ -1,0 +1,222 @@
+"""Whatever a run has lived through, every revision from the floor on is whole, and what is deleted was named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import keys
+from common.errors import Rejected
+from common.runlog.commands import rollback_command
+from common.runlog.entries import EntryData, Gc, RolledBack
+from common.runlog.materialise import materialise
+from common.runlog.proving import VerifyError
+from common.runlog.remerge import rebuild
+from common.runlog.replay import apply
+from common.runlog.retention import due, held_back, is_named, next_gc
+from common.runlog.state import RunState
+from common.runlog.verify import verify_run
+from common.spec import RetentionSpec
+from common.units import Revision, RoundId, ShardId
+from miner.revisions import bring_to_head
+from tests.runlog.support import ALICE, MINERS, opened, ordered, slot, small_spec, steady
+from tests.runlog.test_catchup import holder
+from tests.runlog.world import World, begin_world
+from validator.run_gc import outline
+
+ACTIONS = st.lists(
+    st.sampled_from(["round", "round", "round", "late", "gc", "delete"]) | st.integers(0, 5), min_size=6, max_size=16
+)
+
+
+def a_world(revisions: int = 2, snapshots: int = 2) -> World:
+    spec = replace(small_spec(), retention=RetentionSpec(snapshots, revisions, grace_s=1.0))
+    return begin_world(spec)
+
+
+def collect(world: World) -> None:
+    found = next_gc(world.state)
+    if found is not None:
+        world.append(found)
+
+
+def delete(world: World) -> list[str]:
+    """All that the log has named, as slow leaders leave it until the last moment, or half of it."""
+    gone = []
+    for info in list(world.store.list(keys.run_prefix(world.spec.run))):
+        parts = keys.parse_key(world.spec.run, info.key)
+        if parts is not None and is_named(world.state, parts):
+            world.store.delete(info.key)
+            gone.append(info.key)
+    return gone
+
+
+def late_round(world: World) -> None:
+    """A round that accepts what the one before deferred."""
+    state = world.state
+    world.append(opened(state))
+    waits = replace(world.submit(MINERS[2], 0, accepted=False), decision="deferred")
+    world.commit(world.freeze(world.submit(MINERS[0], 0), waits))
+    world.append(opened(world.state))
+    late = replace(waits, decision="accepted", code="", tokens=64, weight=16.0, scale=16.0)
+    world.commit(world.freeze(world.submit(MINERS[0], 0), late))
+
+
+def grown(rounds: int) -> World:
+    world = a_world()
+    for _ in range(rounds):
+        world.run_round()
+    return world
+
+
+@given(ACTIONS)
+@steady(10)
+def test_every_revision_from_the_floor_on_stays_whole(actions: list[str | int]) -> None:
+    world = a_world()
+    holders = [holder(world, 0)]
+    for action in actions:
+        if action == "round":
+            world.run_round()
+        elif action == "late":
+            late_round(world)
+        elif action == "gc":
+            collect(world)
+        elif action == "delete":
+            delete(world)
+        else:
+            kept = [revision for revision in world.state.revisions if revision >= world.state.floor]
+            world.roll_back(kept[-1 - int(action) % len(kept)])
+        if action in ("round", "late"):
+            continue
+        check_whole(world)
+        for held in holders[-3:]:
+            assert bring_to_head(world.reader, world.state, held).sha256 == world.state.head_node.sha256
+        holders.append(holder(world, world.state.head))
+
+
+def check_whole(world: World) -> None:
+    """Weights and outer state; both prove the hashes that the log committed."""
+    state = world.state
+    for revision in state.revisions:
+        if revision >= state.floor:
+            materialise(world.reader, state, revision)
+            rebuild(world.reader, state, revision, ShardId(0))
+    assert state.floor in {node.revision for node in state.lineage(state.head)}
+
+
+def refusal(state: RunState, data: EntryData) -> str:
+    step = apply(state, slot(state, data, ALICE, spec=state.spec))
+    return "" if step.void is None else step.void.message
+
+
+def test_the_log_refuses_to_name_what_is_needed() -> None:
+    world = grown(8)
+    good = next_gc(world.state)
+    assert good == Gc(Revision(6), RoundId(5), RoundId(6))
+    assert refusal(world.state, good) == ""
+    for bad in (
+        Gc(Revision(8), RoundId(7), RoundId(8)),
+        Gc(Revision(5), RoundId(4), RoundId(5)),
+        replace(good, deltas_before=RoundId(6)),
+        replace(good, updates_before=RoundId(7)),
+    ):
+        assert refusal(world.state, bad)
+    world.append(good)
+    assert refusal(world.state, good), "the floor only rises"
+    assert next_gc(world.state) is None
+
+
+def test_what_followers_need_holds_the_floor_back_but_not_for_ever() -> None:
+    world = grown(12)
+    assert next_gc(world.state, held_back(world.state, [Revision(7)])) == Gc(Revision(6), RoundId(5), RoundId(6))
+    assert next_gc(world.state, held_back(world.state, [Revision(0)])) == next_gc(world.state)
+
+
+def test_nothing_goes_back_behind_the_floor() -> None:
+    world = grown(8)
+    collect(world)
+    told = "revision 5 was deleted by retention; the oldest revision kept is 6"
+    assert refusal(world.state, RolledBack(Revision(5), ordered(world.state, "rollback"))) == told
+    with pytest.raises(ValueError, match=told):
+        rollback_command(world.state, ALICE, 1, Revision(5))
+    with pytest.raises(Rejected, match=told):
+        materialise(world.reader, world.state, Revision(5))
+
+
+def test_a_run_is_proved_from_the_floor_on_when_the_rest_is_gone() -> None:
+    world = grown(8)
+    whole = verify_run(world.store, world.spec.run)
+    collect(world)
+    said: list[str] = []
+    half = verify_run(world.store, world.spec.run, say=said.append)
+    assert (half.deleted, half.merges) == (0, 2)
+    gone = delete(world)
+    assert gone
+    report = verify_run(world.store, world.spec.run, say=said.append)
+    assert report.deleted == len(gone)
+    assert report.state.head_node == whole.state.head_node
+    assert f"merges begin at revision 6, the oldest kept: {len(gone)} objects before it" in " ".join(said)
+
+
+def test_the_first_snapshot_stays_and_is_proved() -> None:
+    """A validator that comes later takes the loss that the run began with from it."""
+    world = grown(8)
+    collect(world)
+    delete(world)
+    assert rebuild(world.reader, world.state, Revision(0), ShardId(0))[1] == ()
+    made = world.state.revisions[Revision(0)].shards[0].snapshot
+    assert made is not None
+    key = keys.snapshot_key(world.spec.run, Revision(0), ShardId(0), made.sha256)
+    world.store.delete(key)
+    with pytest.raises(VerifyError) as caught:
+        verify_run(world.store, world.spec.run)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("kind", ["delta", "update", "snapshot", "manifest"])
+def test_what_is_gone_and_was_not_named_is_wrong(kind: str) -> None:
+    world = grown(8)
+    collect(world)
+    delete(world)
+    left = [info.key for info in world.store.list(keys.run_prefix(world.spec.run))]
+    parts = [(key, keys.parse_key(world.spec.run, key)) for key in left]
+    key = next(key for key, found in parts if found is not None and found.kind == kind)
+    world.store.delete(key)
+    with pytest.raises(VerifyError) as caught:
+        verify_run(world.store, world.spec.run)
+    assert caught.value.key == key
+
+
+def test_what_the_newest_entry_named_is_where_it_is_looked_for() -> None:
+    world = grown(8)
+    collect(world)
+    first = due(world.state)
+    assert first is not None
+    assert (first.rounds, first.revisions) == (range(6), range(6))
+    delete(world)
+    for _ in range(4):
+        world.run_round()
+    collect(world)
+    second = due(world.state)
+    assert second is not None
+    for key in delete(world):
+        parts = keys.parse_key(world.spec.run, key)
+        assert parts is not None
+        assert parts.round_id in second.rounds if parts.revision is None else parts.revision in second.revisions
+
+
+def test_the_operator_sees_what_is_kept_and_what_goes() -> None:
+    world = grown(8)
+    prefix = keys.run_prefix(world.spec.run)
+    before = outline(world.state, world.store.list(prefix))
+    assert "revisions 0 to 8 are whole" in before[0]
+    assert before[-1].startswith("next: revisions before 6")
+    collect(world)
+    named = outline(world.state, world.store.list(prefix))
+    goes = before[-1].rsplit(": ", 1)[1]
+    assert named[2].endswith(f"named them: {goes}"), "what was to be next is due now"
+    delete(world)
+    assert outline(world.state, world.store.list(prefix))[2].endswith("0 objects, 0 B")

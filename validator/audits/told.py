@@ -1,0 +1,39 @@
+"""What ``brigade run verify`` says of convictions: proved again, or a lie of the validator that signed it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.convictions import MAX_CONVICTION_BYTES, Conviction, decode_conviction
+from common.errors import OperatorError, Rejected
+from common.runlog.proving import VerifyError
+from validator.audits.recheck import Rechecked, recheck
+from validator.run_place import Place
+
+
+def told_again(place: Place, conviction: Conviction) -> str:
+    """One of those in the bucket, in a line."""
+    return _line(conviction, recheck(place.reader, place.log(), conviction))
+
+
+def proved_from_file(place: Place, path: Path) -> str:
+    """The line of one in a file, such as a validator without write access serves. ``VerifyError`` unless it is proved,
+    OperatorError for a file that holds none."""
+    try:
+        with path.open("rb") as file:
+            conviction = decode_conviction(file.read(MAX_CONVICTION_BYTES + 1), place.run)
+    except OSError as error:
+        raise OperatorError(f"--conviction {path}: {error.strerror}") from error
+    except Rejected as refusal:
+        raise OperatorError(f"--conviction {path} is no conviction of run {place.run}: {refusal}") from refusal
+    found = recheck(place.reader, place.log(), conviction)
+    if not found.proved:
+        raise VerifyError(str(path), _line(conviction, found))
+    return _line(conviction, found)
+
+
+def _line(conviction: Conviction, found: Rechecked) -> str:
+    about = f"{conviction.kind.replace('_', ' ')}, round {conviction.round}, said by validator {conviction.signer}"
+    if found.proved:
+        return f"convicted, proved again: {about}: {conviction.told}: {found.why}"
+    return f"not proved, and its signer has to answer for it: {about}, of {conviction.leader}: {found.why}"
