@@ -18,38 +18,30 @@ leader have not written another history together. Heads that validators committe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from common import keys
-from common.convictions import MAX_CONVICTION_BYTES, Conviction
+from common.convictions import Conviction
 from common.errors import Rejected
-from common.keys import KeyParts
 from common.model.layout import run_layouts
-from common.records import MAX_MANIFEST_BYTES, StoredSubmission
-from common.reductions import decode_reduction
-from common.reports import MAX_REPORT_BYTES
+from common.records import MAX_MANIFEST_BYTES
 from common.runlog import checks
-from common.runlog.commands import MAX_COMMAND_BYTES, decode_command
+from common.runlog.commands import MAX_COMMAND_BYTES
 from common.runlog.entries import PlanMember
 from common.runlog.headproof import Heads, ProvedTail, prove_tail
-from common.runlog.lease import MAX_LEASE_BYTES
+from common.runlog.leftovers import verify_rest
 from common.runlog.materialise import load_snapshot
+from common.runlog.proof import Say, Work, may_be_gone, naming, prove_manifest
 from common.runlog.proving import ProvingReader, VerifyError
 from common.runlog.reader import spec_hash_of_log, walk
 from common.runlog.remerge import ShardMemory, remerge
-from common.runlog.retention import is_named
 from common.runlog.state import RevisionNode, RunState
-from common.runlog.told import Told, check_tail, slot_missing, suspicion
+from common.runlog.told import slot_missing
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
-from common.store.multipart import PART_BYTES
 from common.store.place import BucketPlace
-from common.store.port import ObjectInfo, ObjectMissing, ObjectStore
+from common.store.port import ObjectStore
 from common.units import Revision, RoundId, Sha256, ShardId
-
-Say = Callable[[str], None]
-MAX_SMALL_BYTES = max(MAX_MANIFEST_BYTES, MAX_REPORT_BYTES, MAX_LEASE_BYTES, MAX_CONVICTION_BYTES)
 
 
 @dataclass(frozen=True)
@@ -88,31 +80,6 @@ class VerifyReport:
     """What validators say of leaders; whether it is true, ``recheck`` tells."""
 
 
-@dataclass
-class _Work:
-    """One verification under way."""
-
-    reader: ProvingReader
-    run: str
-    listing: list[ObjectInfo]
-    say: Say
-    place: BucketPlace | None = None
-    hashes: list[Sha256] = field(default_factory=list)
-    """Of the log's slots."""
-    counts: tuple[int, ...] = ()
-    """Values of each shard."""
-    told: Told = field(default_factory=Told)
-    reported: set[RoundId] = field(default_factory=set)
-    absent: list[str] = field(default_factory=list)
-    replaced: int = 0
-    unreferenced: list[str] = field(default_factory=list)
-    suspicious: dict[str, str] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    deleted: set[str] = field(default_factory=set)
-    merges: int = 0
-    convictions: list[Conviction] = field(default_factory=list)
-
-
 def verify_run(
     store: ObjectStore,
     run: str,
@@ -131,7 +98,7 @@ def verify_run(
     the log has no more slots than the bucket shows. Raises ``VerifyError``, and ``Retryable`` when the store stays
     away.
     """
-    work = _Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say, place)
+    work = Work(ProvingReader(store), run, list(store.list(keys.run_prefix(run))), say, place)
     spec_sha256 = expected_spec_sha256 or _spec_hash_of_genesis(work)
     spec = _verify_spec(work, spec_sha256)
     work.counts = tuple(layout.total for layout in run_layouts(spec.model, spec.num_shards))
@@ -142,7 +109,7 @@ def verify_run(
     _verify_merges(work, state)
     _verify_plans(work, state)
     _verify_commands(work, state)
-    _verify_rest(work, state)
+    verify_rest(work, state)
     kinds = (parts.kind for key in work.reader.proved if (parts := keys.parse_key(run, key)))
     return VerifyReport(
         state=state,
@@ -164,23 +131,14 @@ def verify_run(
     )
 
 
-@contextmanager
-def _naming(key: str) -> Iterator[None]:
-    """What is found wrong inside is wrong with the object at ``key``."""
-    try:
-        yield
-    except Rejected as error:
-        raise VerifyError(key, error.message) from None
-
-
-def _spec_hash_of_genesis(work: _Work) -> Sha256:
-    with _naming(keys.log_key(work.run, 0)):
+def _spec_hash_of_genesis(work: Work) -> Sha256:
+    with naming(keys.log_key(work.run, 0)):
         return spec_hash_of_log(work.reader, work.run)
 
 
-def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:
+def _verify_spec(work: Work, sha256: Sha256) -> RunSpec:
     key = keys.spec_key(work.run)
-    with _naming(key):
+    with naming(key):
         spec = decode_spec(work.reader.fetch(key, max_bytes=MAX_SPEC_BYTES, sha256=sha256))
         if spec.run != work.run:
             raise Rejected("wrong_run", f"it is the spec of run {spec.run}")
@@ -188,13 +146,13 @@ def _verify_spec(work: _Work, sha256: Sha256) -> RunSpec:
     return spec
 
 
-def _verify_log(work: _Work, spec: RunSpec) -> RunState:
+def _verify_log(work: Work, spec: RunSpec) -> RunState:
     """Replay the log strictly, and refuse slots that lie behind a gap."""
     state: RunState | None = None
     steps = walk(spec, lambda seq: work.reader.find_slot(work.run, seq), None, lambda: work.place)
     while True:
         key = keys.log_key(work.run, state.next_seq if state else 0)
-        with _naming(key):
+        with naming(key):
             step = next(steps, None)
             if step is None:
                 break
@@ -215,13 +173,13 @@ def _verify_log(work: _Work, spec: RunSpec) -> RunState:
     return state
 
 
-def _seq(work: _Work, key: str) -> int:
+def _seq(work: Work, key: str) -> int:
     """The slot that an object is; -1 for another."""
     parts = keys.parse_key(work.run, key)
     return -1 if parts is None or parts.seq is None else parts.seq
 
 
-def _verify_merges(work: _Work, state: RunState) -> None:
+def _verify_merges(work: Work, state: RunState) -> None:
     """Merge every round again from the deltas, shard by shard, and prove all snapshots on the way: of every branch."""
     _note_deleted(work, state)
     nodes = sorted(state.revisions.values(), key=lambda node: node.revision)
@@ -243,9 +201,9 @@ def _verify_merges(work: _Work, state: RunState) -> None:
 
 
 def _verify_node(
-    work: _Work, state: RunState, node: RevisionNode, shard: ShardId, memory: ShardMemory | None
+    work: Work, state: RunState, node: RevisionNode, shard: ShardId, memory: ShardMemory | None
 ) -> ShardMemory:
-    with _naming(keys.log_key(work.run, node.seq)):
+    with naming(keys.log_key(work.run, node.seq)):
         if memory is not None:
             memory = remerge(work.reader, state, node, memory)
             work.merges += 1
@@ -256,13 +214,13 @@ def _verify_node(
     if made.snapshot is None:
         assert memory is not None, "replay refuses a genesis without snapshots"
         return memory
-    with _naming(keys.snapshot_key(work.run, node.revision, shard, made.snapshot.sha256)):
+    with naming(keys.snapshot_key(work.run, node.revision, shard, made.snapshot.sha256)):
         found = load_snapshot(work.reader, state.spec, node, shard)
     assert found is not None
     return memory or ShardMemory(shard, *found)
 
 
-def _note_deleted(work: _Work, state: RunState) -> None:
+def _note_deleted(work: Work, state: RunState) -> None:
     """What the log refers to and has named for deletion, and is not there any more."""
     listed = {info.key for info in work.listing}
     named: set[str] = set()
@@ -274,15 +232,10 @@ def _note_deleted(work: _Work, state: RunState) -> None:
                 named.add(keys.update_key(work.run, node.round, shard.shard, shard.update.sha256))
     members = (m for plan in work.told.plans.values() for m in plan.members if m.decision == "accepted")
     named |= {keys.delta_key(work.run, m.round, m.shard, m.hotkey, m.delta.sha256) for m in members}
-    work.deleted = {key for key in named - listed if _may_be_gone(work, state, key)}
+    work.deleted = {key for key in named - listed if may_be_gone(work, state, key)}
 
 
-def _may_be_gone(work: _Work, state: RunState, key: str) -> bool:
-    parts = keys.parse_key(work.run, key)
-    return parts is not None and is_named(state, parts)
-
-
-def _verify_plans(work: _Work, state: RunState) -> None:
+def _verify_plans(work: Work, state: RunState) -> None:
     """Every submission that a plan names: the accepted must be there, of the others what has come."""
     for plan in work.told.plans.values():
         for member in plan.members:
@@ -291,7 +244,7 @@ def _verify_plans(work: _Work, state: RunState) -> None:
     work.say(f"plans: {len(work.told.plans)} with {members} submissions, each with its manifest and receipt")
 
 
-def _verify_member(work: _Work, state: RunState, member: PlanMember) -> None:
+def _verify_member(work: Work, state: RunState, member: PlanMember) -> None:
     place = (work.run, member.round, member.shard, member.hotkey, member.delta.sha256)
     delta, key = keys.delta_key(*place), keys.manifest_key(*place)
     body = work.reader.find(key, MAX_MANIFEST_BYTES)
@@ -300,102 +253,20 @@ def _verify_member(work: _Work, state: RunState, member: PlanMember) -> None:
         return
     if body is None:
         raise VerifyError(key, "it is missing, but a plan accepted its delta")
-    with _naming(key):
-        stored = _prove_manifest(work, state, key, body)
+    with naming(key):
+        stored = prove_manifest(work, state, key, body)
         checks.check_member(state, member, stored)
-    if member.decision == "accepted" and not (_may_be_gone(work, state, delta) and not work.reader.exists(delta)):
+    if member.decision == "accepted" and not (may_be_gone(work, state, delta) and not work.reader.exists(delta)):
         size = member.delta.size_bytes
         data = work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
-        with _naming(key):
+        with naming(key):
             checks.check_partitions(state, stored.manifest, data, work.counts[member.shard])
 
 
-def _verify_commands(work: _Work, state: RunState) -> None:
+def _verify_commands(work: Work, state: RunState) -> None:
     """Whatever the log calls the owner's order was ordered by the owner, when and as the log says."""
     for obeyed in work.told.obeyed:
         key = keys.command_key(work.run, obeyed.command_sha256)
         body = work.reader.fetch(key, max_bytes=MAX_COMMAND_BYTES, sha256=obeyed.command_sha256)
-        with _naming(key):
+        with naming(key):
             checks.check_command(obeyed, body)
-
-
-def _prove_manifest(work: _Work, state: RunState, key: str, body: bytes) -> StoredSubmission:
-    """A manifest is written after its delta was checked, so the delta is there."""
-    parts = keys.parse_key(work.run, key)
-    assert parts is not None
-    stored = checks.check_manifest(state, key, parts, body)
-    if not (_may_be_gone(work, state, stored.manifest.key) or work.reader.exists(stored.manifest.key)):
-        raise VerifyError(stored.manifest.key, "it is missing, but its manifest is there")
-    work.reader.proved.add(key)
-    return stored
-
-
-def _verify_rest(work: _Work, state: RunState) -> None:
-    """Every listed object that the log did not lead to."""
-    members = [member for plan in work.told.plans.values() for member in plan.members]
-    named = {
-        make(work.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-        for member in members
-        for make in (keys.delta_key, keys.manifest_key)
-    }
-    places = {(member.round, member.shard, member.hotkey) for member in members}
-    for info in work.listing:
-        parts = keys.parse_key(work.run, info.key)
-        if parts is None:
-            raise VerifyError(info.key, "a stranger object: no part of a run has such a key")
-        if info.key in work.reader.proved:
-            continue
-        with _naming(info.key):
-            _verify_object(work, state, info, parts)
-        check_tail(state, work.told, info.key, parts)
-        if parts.kind in ("lease", "report", "conviction", "mean", "reduction") or info.key in named:
-            continue
-        if (parts.round_id, parts.shard, parts.hotkey) in places:
-            work.replaced += parts.kind == "delta"
-            continue
-        work.unreferenced.append(info.key)
-        why = suspicion(state, work.told, parts)
-        if why:
-            work.suspicious[info.key] = why
-    work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
-
-
-def _prove_bytes(work: _Work, state: RunState, info: ObjectInfo, kind: str, sha256: Sha256) -> None:
-    """No store holds an object that came in parts against the hash of the whole, so a sender can leave wrong bytes
-    under a name. Leaders refuse them when they read them; what plans accept was proved before this is asked."""
-    try:
-        work.reader.prove_hash(info, sha256)
-    except ObjectMissing:
-        if not _may_be_gone(work, state, info.key):
-            raise VerifyError(info.key, "it was deleted meanwhile, and no gc entry names it") from None
-    except VerifyError:
-        if kind != "delta" or info.size_bytes <= PART_BYTES:
-            raise
-        work.refused.append(info.key)
-
-
-def _verify_object(work: _Work, state: RunState, info: ObjectInfo, parts: KeyParts) -> None:
-    if parts.kind in ("delta", "update", "snapshot", "mean"):
-        assert parts.sha256 is not None
-        _prove_bytes(work, state, info, parts.kind, parts.sha256)
-        return
-    body = work.reader.fetch(info.key, max_bytes=MAX_SMALL_BYTES)
-    if parts.kind == "manifest":
-        _prove_manifest(work, state, info.key, body)
-    elif parts.kind == "command":
-        checks.check_name(parts, body)
-        decode_command(body, state.spec)
-    elif parts.kind == "reduction":
-        checks.check_name(parts, body)
-        decode_reduction(body, work.run)
-    elif parts.kind == "report":
-        report = checks.check_report(state, parts, body)
-        check_tail(state, work.told, info.key, parts)
-        checks.check_report_facts(report, work.told.ended[report.round])
-        work.reported.add(report.round)
-    elif parts.kind == "conviction":
-        work.convictions.append(checks.check_conviction(state, parts, body))
-    else:
-        assert parts.kind == "lease", "spec and log were read before"
-        checks.check_lease(state, body)
-    work.reader.proved.add(info.key)

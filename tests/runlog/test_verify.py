@@ -127,7 +127,7 @@ def test_wrong_bytes_that_came_in_parts_are_told_unless_a_plan_accepted_them(mon
     w = world()
     left_over = next(key for key in verify_run(w.store, "tiny").unreferenced if key.endswith(".delta"))
     accepted = next(key for key in keys_of("delta", w) if key != left_over and not _is_rejected(w, key))
-    monkeypatch.setattr("common.runlog.verify.PART_BYTES", 1)
+    monkeypatch.setattr("common.runlog.leftovers.PART_BYTES", 1)
     for key, refused in ((left_over, True), (accepted, False)):
         store = copy_store(w.store)
         store.corrupt(key, lambda body: _flip(body, 0, 0))
