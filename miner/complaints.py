@@ -68,8 +68,10 @@ class Complaints:
     async def look(self) -> None:
         """Tell of every broken receipt that is due."""
         now_s = self._context.clock.monotonic_s()
-        for one, why in self._receipts.broken(self._view().first_plans):
-            case = self._cases.setdefault(one.receipt_record.sha256, _Case())
+        broken = [(one.receipt_record.sha256, one, why) for one, why in self._receipts.broken(self._view().first_plans)]
+        self._cases = {of: self._cases.get(of) or _Case() for of, _, _ in broken}
+        for of, one, why in broken:
+            case = self._cases[of]
             if now_s >= case.due_s:
                 case.tries += 1
                 case.due_s = now_s + min(timeouts.COMPLAINT_MOST_S, timeouts.COMPLAINT_LOOK_S * 2.0**case.tries)

@@ -21,8 +21,8 @@ from common.units import Hotkey, Revision, RoundId, Sha256, sha256_hex
 
 COMMAND = "command"
 MAX_COMMAND_BYTES = 16 * 1024
-MAX_LISTED = 1000
-"""Commands that a leader looks through."""
+MAX_READ = 1000
+"""Commands that one look reads: those that are known already don't count."""
 Action = Literal["pause", "resume", "rollback", "abort_round"]
 
 
@@ -112,13 +112,15 @@ def read_orders(store: ObjectStore, spec: RunSpec, known: frozenset[Sha256] = fr
     What is no command of the owner is passed over. Raises as ``ObjectStore``.
     """
     found: list[Order] = []
-    for count, info in enumerate(store.list(keys.commands_prefix(spec.run))):
+    reads = 0
+    for info in store.list(keys.commands_prefix(spec.run)):
         parts = keys.parse_key(spec.run, info.key)
         sha256 = None if parts is None else parts.sha256
-        if count >= MAX_LISTED:
-            break
         if sha256 is None or sha256 in known or info.size_bytes > MAX_COMMAND_BYTES:
             continue
+        reads += 1
+        if reads > MAX_READ:
+            break
         order = _read(store, spec, info.key, sha256)
         if order is not None:
             found.append(order)

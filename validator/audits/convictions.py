@@ -1,7 +1,8 @@
 """What this validator has found against leaders: signed, kept among its reports, and there again after a restart.
 
 Invariants: the same fault is written once; what was found is told and acted on at once, also while the place for it is
-away, and is put until it lies there; how much is kept of one slot, and in all, is bounded.
+away, and is put until it lies there; how much is kept of one slot, and of one leader, is bounded, for each kind of
+fault by itself: no leader hides a wrong merge behind many smaller faults, or another's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from validator.reports_place import ReportStore
 
 MOST_OF_A_SLOT = 8
 """Faults of one kind in one slot that are kept: more of them prove no more."""
-MOST_KEPT = 512
+MOST_OF_A_LEADER = 128
+"""Faults of one kind of one leader that are kept."""
+MOST_ADOPTED = 2048
+"""The newest of an earlier process that are read again."""
 MOST_TOLD = 8
 Place = tuple[str, int, str]
 """Kind, slot, and what in that slot."""
@@ -76,8 +80,7 @@ class Convictions:
         """Take down a fault; False for one that is known already, and for one more of a slot that has many."""
         conviction = self._conviction(accused, told, fault)
         place = _place(conviction)
-        alike = sum(known[:2] == place[:2] for known in self._kept)
-        if place in self._kept or alike >= MOST_OF_A_SLOT or len(self._kept) >= MOST_KEPT:
+        if place in self._kept or self._has_many(conviction):
             return False
         self._kept[place] = conviction
         self._unwritten.append(conviction)
@@ -118,6 +121,11 @@ class Convictions:
             self._unwritten.remove(conviction)
         self._found.clear()
 
+    def _has_many(self, conviction: Conviction) -> bool:
+        kind, seq, _ = _place(conviction)
+        alike = [known for known in self._kept.values() if (known.kind, known.leader) == (kind, conviction.leader)]
+        return len(alike) >= MOST_OF_A_LEADER or sum(known.seq == seq for known in alike) >= MOST_OF_A_SLOT
+
     def _put(self, key: str, body: bytes) -> None:
         with only_facts():
             self._store.put(key, body)
@@ -151,7 +159,7 @@ class Convictions:
 def _newest(run: str, listed: Iterable[str]) -> list[str]:
     parsed = ((keys.parse_key(run, key), key) for key in listed)
     found = sorted((parts.round_id or 0, key) for parts, key in parsed if parts and parts.kind == "conviction")
-    return [key for _, key in found[-MOST_KEPT:]]
+    return [key for _, key in found[-MOST_ADOPTED:]]
 
 
 def _place(conviction: Conviction) -> Place:

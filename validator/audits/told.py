@@ -7,6 +7,7 @@ from pathlib import Path
 from common.convictions import MAX_CONVICTION_BYTES, Conviction, decode_conviction
 from common.errors import OperatorError, Rejected
 from common.runlog.proving import VerifyError
+from common.units import printable
 from validator.audits.recheck import Rechecked, recheck
 from validator.run_place import Place
 
@@ -33,7 +34,9 @@ def proved_from_file(place: Place, path: Path) -> str:
 
 
 def _line(conviction: Conviction, found: Rechecked) -> str:
+    """Printable: it quotes what its signer wrote."""
     about = f"{conviction.kind.replace('_', ' ')}, round {conviction.round}, said by validator {conviction.signer}"
     if found.proved:
-        return f"convicted, proved again: {about}: {conviction.told}: {found.why}"
-    return f"not proved, and its signer has to answer for it: {about}, of {conviction.leader}: {found.why}"
+        return printable(f"convicted, proved again: {about}: {conviction.told}: {found.why}")
+    told = f"not proved, and its signer has to answer for it: {about}, of {conviction.leader}: {found.why}"
+    return printable(told)
