@@ -56,6 +56,8 @@ class Session:
         self.held: Held | None = None
         self.base: Revision | None = None
         """The revision in the training thread."""
+        self.joined = False
+        """Whether this process has trained for the run: then it waits at nobody's word, also after a rollback."""
         self.waiting_for = "starting"
         """What the miner does or waits for, in plain words."""
         self.trouble = ""
@@ -252,7 +254,7 @@ class Session:
         assert opened is not None, "there is a round to begin in"
         base, stream = _base(held), self._make_stream(opened.round, held.revision)
         await self.context.worker.call(lambda w: w.begin(base, stream, work))
-        self.base, self.stream = held.revision, opened.round
+        self.base, self.stream, self.joined = held.revision, opened.round, True
         self.marked_s = self.context.clock.monotonic_s()
 
     async def _restream(self) -> None:

@@ -59,8 +59,8 @@ def survey(session: Session) -> Facts:
         left_s=_left_s(session),
         draining=session.draining,
         hurry=session.hurried,
-        stalled=_stalled(session),
-        asking=session.reply is None and session.context.online_s() < timeouts.ASK_FIRST_S,
+        stalled="" if session.joined else _stalled(session),
+        asking=not session.joined and session.reply is None and session.context.online_s() < timeouts.ASK_FIRST_S,
     )
 
 

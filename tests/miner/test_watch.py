@@ -10,7 +10,7 @@ import pytest
 from common.timeouts import FIRST_STEP_S, STEPS_STILL, STILL_S
 from miner.stillness import Effort, Seen, look, step_limit_s
 from tests.miner.leader import Leader
-from tests.miner.mining import holds, mining, trained
+from tests.miner.mining import hand_in, holds, mining, trained
 
 UPLOAD = Effort("upload", (100, 10), 30.0, "the upload stands at 10 of 100")
 
@@ -65,3 +65,15 @@ def test_who_joins_a_stalled_run_fetches_nothing_says_why_and_begins_once_it_is_
         leader.stall = ""
         leader.wait_until(trained())  # type: ignore[arg-type]
         leader.wait_until(holds(leader, 0))  # type: ignore[arg-type]
+
+
+def test_who_has_worked_in_a_run_goes_back_with_it_while_it_is_paused(leader: Leader, tmp_path: Path) -> None:
+    leader.open_round()
+    with mining(leader, tmp_path):
+        hand_in(leader)
+        leader.commit()
+        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+        leader.stall = "it is paused"
+        leader.world.roll_back(0)
+        leader.wait_until(lambda seen: seen.beats[-1].revision == 0)
+    assert leader.world.state.head == 0
