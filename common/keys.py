@@ -62,6 +62,11 @@ def reduction_key(run: str, round_id: RoundId, hotkey: Hotkey, sha256: Sha256) -
     return f"runs/{run}/rounds/{round_id}/reductions/{hotkey}/{sha256}.json"
 
 
+def reductions_prefix(run: str, round_id: RoundId) -> str:
+    """Where the owners' words of a round lie."""
+    return f"runs/{run}/rounds/{round_id}/reductions/"
+
+
 def revision_prefix(run: str, revision: Revision) -> str:
     return f"runs/{run}/revisions/{revision}/"
 

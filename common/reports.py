@@ -59,6 +59,10 @@ class MemberReport:
     """The figures in one sentence."""
     proven_tokens_per_s: float = 0.0
     """Rate that its merged work has shown on the validator's clock: the usual rate is the middle one; 0 before."""
+    lie: str = ""
+    """The wrong mean of a partition that it handed in, and what is right: then it earns nothing in the round."""
+    barred_until: int = 0
+    """Before this round it reduces nothing, since it handed in a wrong mean."""
     evidence: float = 0.0
     """Drop in loss of its deltas in times the usual one, smoothed over rounds: bounds its next claims; 0 before."""
 

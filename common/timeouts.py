@@ -91,6 +91,8 @@ ASLEEP_S = RETRY_MOST_S + 5.0
 """A gap between two looks that no wait of ours explains: the process was stopped, or starved."""
 CHAIN_AWAY_S = RETRY_MOST_S
 """Pause before the chain is asked again for what it refused or did not answer."""
+BLOCK_LOOK_S = 1.0
+"""A leader that waits for a block to be final asks the chain so often."""
 METAGRAPH_STALE_S = 12 * METAGRAPH_REFRESH_S
 """A metagraph older than this is read again by the next look, if the chain answers."""
 REQUEST_HEAD_S = 10.0

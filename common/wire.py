@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import Rejected
+from common.reductions import MAX_COPIES
 from common.store.multipart import MAX_PARTS, MD5_PATTERN
 from common.units import SHA256_PATTERN
 
@@ -111,6 +112,26 @@ class RoundView(Message):
     target_tokens: Count
 
 
+class MeanDuty(Message):
+    """One partition of one shard whose mean the miner is to compute."""
+
+    shard: Count
+    partition: Count
+    inputs_sha256: Digest
+    """What it will have read when it has read it right: see ``common.merge.partition``."""
+
+
+class ReduceView(Message):
+    """What the leader wants of a miner in the reduction of a plan: what it has not handed in yet."""
+
+    round: Count
+    plan_sha256: Digest
+    """Hash of the slot that holds the plan."""
+    duties: Annotated[tuple[MeanDuty, ...], Field(max_length=MAX_COPIES)]
+    seconds_left: Quantity
+    """Afterwards the leader computes them itself."""
+
+
 class HeartbeatReply(Message):
     """What the leader answers: a hint where the log stands, never a truth of its own."""
 
@@ -127,6 +148,8 @@ class HeartbeatReply(Message):
     score: Quantity | None
     stall: Text = ""
     """Why the run stands still, so that nobody new should begin; empty while newcomers are of use."""
+    reduce: ReduceView | None = None
+    """Duties in the butterfly; None when there are none."""
 
 
 class SubmissionRequest(Message):
@@ -183,6 +206,26 @@ class CompleteReply(Message):
     accepted: bool
     code: Annotated[str, Field(max_length=64)]
     reason: Text
+
+
+class ReductionRequest(Message):
+    """POST /v1/reductions: the signed word for means, as envelope. Posted before the means are put, and again after."""
+
+    reduction: dict[str, Any]
+
+
+class MeanTarget(Message):
+    """Where the mean of one partition goes."""
+
+    shard: Count
+    partition: Count
+    upload: UploadTarget
+
+
+class ReductionReply(Message):
+    """What is not there yet; nothing when all of it is there, and counts."""
+
+    uploads: Annotated[tuple[MeanTarget, ...], Field(max_length=MAX_COPIES)]
 
 
 class ComplaintRequest(Message):

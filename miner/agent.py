@@ -23,7 +23,9 @@ from common.model.layout import run_layouts
 from common.model.shards import plan_shards
 from common.runlog.reader import LogReader, load_run
 from common.spec import RunSpec, spec_hash
+from common.store.http import HttpClient
 from common.units import Hotkey, ShardId
+from common.wire import HeartbeatReply
 from miner.complaints import Complaints
 from miner.context import Context
 from miner.deadlines import DEFAULT_NOTICE_S, Deadlines
@@ -36,6 +38,7 @@ from miner.meter import UploadMeter
 from miner.patience import AsyncSleep, Patience, Uniform
 from miner.places import StoragePlace
 from miner.receipts import Receipts
+from miner.reducer import Reducer
 from miner.report import Reporter
 from miner.session import Session
 from miner.startlog import first_view
@@ -193,6 +196,8 @@ class Agent:
         )
         self._session = session = Session(context, uplink, meter, ledger, view, times)
         follower = Follower(context, session, where)
+        http = HttpClient(connections=1)
+        reducer = Reducer(context, where.reader, lambda: link.client(_leader(session)), lambda: session.view, http)
         heart = Heart(
             link,
             meter,
@@ -202,12 +207,12 @@ class Agent:
             context.patience("heartbeat"),
             leader=lambda: session.view.state.leader,
             describe=Reporter(session, meter).describe,
-            on_reply=follower.heard,
+            on_reply=lambda reply: _heard(reply, follower, reducer),
         )
         private = self._settings.allow_private
         complaints = Complaints(context, receipts, lambda: session.view, self._ports.chain, private)
         watch = Watch(session, self._settings.max_tokens_per_s)
-        others = [asyncio.create_task(part.run()) for part in (heart, follower, complaints, watch)]
+        others = [asyncio.create_task(part.run()) for part in (heart, follower, complaints, watch, reducer)]
         working = asyncio.create_task(session.run())
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,6 +225,7 @@ class Agent:
                 task.cancel()
             await asyncio.wait({working, *others})  # nobody uses the connections any more when they are closed
             uplink.close()
+            http.close()
 
     def _context(self, spec: RunSpec, where: Whereabouts, worker: Worker) -> Context:
         return Context(
@@ -254,6 +260,11 @@ def require_whole_model(spec: RunSpec) -> None:
             f"run {spec.run} is split into {spec.num_shards} shards, and this version trains whole models only: "
             "update brigade, or choose another subnet"
         )
+
+
+def _heard(reply: HeartbeatReply, follower: Follower, reducer: Reducer) -> None:
+    follower.heard(reply)
+    reducer.heard(reply.reduce)
 
 
 def _leader(session: Session) -> Hotkey:

@@ -30,6 +30,8 @@ from common.wire import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    ReductionReply,
+    ReductionRequest,
     SubmissionReply,
     SubmissionRequest,
     parse,
@@ -110,6 +112,10 @@ class ValidatorClient:
         """Show a receipt that a plan does not honour; whether that convicts the leader. May be sent again."""
         message = ComplaintRequest(manifest=manifest.to_json(), receipt=receipt.to_json())
         return await self._post("/v1/complaints", message, ComplaintReply)
+
+    async def reduced(self, word: SignedRecord) -> ReductionReply:
+        """Say which means are made; hear where to put those that are not there yet."""
+        return await self._post("/v1/reductions", ReductionRequest(reduction=word.to_json()), ReductionReply)
 
     async def retire(self) -> None:
         """Take no more requests, and hang up once those under way have ended. Idempotent."""

@@ -12,6 +12,7 @@ from loguru import logger
 from common.clock import Clock
 from common.errors import BrigadeError, Retryable
 from common.identity import KeypairSigner
+from common.merge.networks import NO_TABLE, AsnTable
 from common.model.layout import run_layouts
 from common.reports import Report
 from common.runlog.entries import EntryData
@@ -73,6 +74,8 @@ class Board:
     """Where this validator's reports go: the store itself, or a folder of its own."""
     read_only: bool = False
     """Whether there are no keys to write to the storage: then this process follows and never leads."""
+    asns: AsnTable = NO_TABLE
+    """Which autonomous systems miners' addresses belong to, as far as the operator has said."""
     standing: Standing = field(default_factory=Standing)
     round: Round | None = None
     carried: Submissions | None = None

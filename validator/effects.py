@@ -14,21 +14,24 @@ from typing import TypeVar
 from loguru import logger
 
 from common.blocking import in_thread
+from common.codec.params import F32
 from common.errors import Rejected, Retryable
 from common.keys import delta_key
 from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_delta
 from common.runlog.rules import MAX_ATTEMPTS
 from common.runlog.state import RunState
-from common.units import Coldkey, Hotkey, Revision
+from common.units import Coldkey, Hotkey, Revision, ShardId
 from validator import merging
 from validator.board import Board
+from validator.butterfly import Butterfly
 from validator.checks import Finding
 from validator.gating import Entrant, judge, sharing
 from validator.harm import Search, Trouble, examine
 from validator.heads import Heads, Memories
 from validator.intake import Intake
 from validator.judgement import without
+from validator.means import gather
 from validator.round.deadlines import reading_left_s, seconds_left
 from validator.round.facts import Harm
 from validator.rounds import Round
@@ -37,6 +40,8 @@ from validator.submissions import Standing, Submission
 from validator.uploads import Uploads
 
 T = TypeVar("T")
+Vectors = Mapping[ShardId, F32]
+"""The mean of each shard."""
 LEFT_OUT = Finding("not_uploaded", "the storage answers, but does not give this object")
 LEAST_LOOK_S = 1.0
 """For a look that comes when the time for reading is over: enough for what is at hand."""
@@ -47,12 +52,21 @@ TRIAL_SHARE = 1 / (2 * MAX_ATTEMPTS)
 class Effects:
     """Judge and reduce, for one process."""
 
-    def __init__(self, board: Board, heads: Heads, intake: Intake, scorer: Scorer, uploads: Uploads) -> None:
+    def __init__(
+        self,
+        board: Board,
+        heads: Heads,
+        intake: Intake,
+        scorer: Scorer,
+        uploads: Uploads,
+        butterfly: Butterfly | None = None,
+    ) -> None:
         self._board = board
         self._heads = heads
         self._intake = intake
         self._scorer = scorer
         self._uploads = uploads
+        self._butterfly = butterfly
 
     async def judge(self, current: Round) -> None:
         """Close the submissions, look a last time for what nobody announced as complete, read it, run the gates."""
@@ -96,13 +110,18 @@ class Effects:
     def _reading_left_s(self, current: Round) -> float:
         return reading_left_s(current.state, self._board.now_s(), current.policy)
 
+    async def awaited(self, current: Round) -> str:
+        """What the merge waits for, where miners reduce; empty when it can begin."""
+        return await self._butterfly.awaited(current) if self._butterfly else ""
+
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""
         run = self._board.journal.state
         until_s = self._board.now_s() + TRIAL_SHARE * current.policy.finish_deadline_s
         try:
             coldkeys = current.judgement.coldkeys if current.judgement else {}
-            found = await in_thread(lambda: self._merge(run, coldkeys, until_s))
+            means = await self._means(current)
+            found = await in_thread(lambda: self._merge(run, coldkeys, until_s, means))
         except Rejected as refusal:
             logger.error("round {} can't be merged: {}", current.state.round, refusal)
             current.give_up(refusal.code, refusal.message)
@@ -111,6 +130,20 @@ class Effects:
             self._note_trouble(current, run, found)
         else:
             current.merged = found
+
+    async def _means(self, current: Round) -> Vectors | None:
+        """What miners have reduced, where they do; None when the leader does."""
+        handed = self._butterfly.close(current) if self._butterfly else None
+        if self._butterfly is None or handed is None:
+            return None
+        board = self._board
+        try:
+            means = await in_thread(lambda: gather(board.spec, board.counts(), handed, board.reader))
+        except Rejected as refusal:
+            logger.error("what miners reduced can't be put together, merging alone: {}", refusal)
+            return None
+        self._butterfly.judge(current, means)
+        return means.vectors
 
     def keep_head(self, current: Round) -> None:
         """Remember the weights of a revision that this process merged itself."""
@@ -183,14 +216,16 @@ class Effects:
 
     # In the worker thread.
 
-    def _merge(self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], until_s: float) -> merging.Merged | Trouble:
+    def _merge(
+        self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], until_s: float, means: Vectors | None
+    ) -> merging.Merged | Trouble:
         board, opened = self._board, run.open_round
         assert opened is not None
         assert opened.plan is not None
         plan, base = opened.plan, self._base(run)
         base_loss = self._scorer.heldout_loss(run.revisions[opened.base_revision].sha256, base)
         try:
-            results = merging.merge_plan(run, plan, base, board.reader)
+            results = merging.merge_plan(run, plan, base, board.reader, means)
             new_loss = self._scorer.heldout_loss(merging.hash_of(results), merging.memories_of(results))
             told = merging.guard(base_loss, new_loss)
         except Rejected as refusal:

@@ -42,6 +42,10 @@ class Member:
     """Times the usual rate that the drops of its deltas have shown; None before."""
     work: WorkTime = field(default_factory=WorkTime)
     uplink: Uplink = field(default_factory=Uplink)
+    host: str = ""
+    """Address that its newest heartbeat came from, as our connection shows it."""
+    barred_until: int = 0
+    """Before this round it reduces nothing, since it handed in a wrong mean."""
     missed: int = 0
     """Rounds in a row that others made a revision of while it said to train and delivered nothing."""
 
@@ -72,6 +76,11 @@ class Members:
         for hotkey, rate in rates.items():
             if hotkey in self._members:
                 self._members[hotkey].proven_rate = rate
+
+    def learn(self, rates: Mapping[Hotkey, float]) -> None:
+        """Note what was proven to somebody else, of those that have proven nothing here."""
+        known = self.proven()
+        self.prove({hotkey: rate for hotkey, rate in rates.items() if hotkey not in known})
 
     def supported(self) -> dict[Hotkey, float]:
         """Times the usual rate that evidence has shown, of those that have some."""
@@ -110,6 +119,18 @@ class Members:
         member.account = ledger.observe(member.account, beat.session, totals)
         member.beat = beat
         self._forget()
+
+    def seen_at(self, hotkey: Hotkey, host: str) -> None:
+        """Its heartbeat came from this address."""
+        member = self._members.get(hotkey)
+        if member is not None:
+            member.host = host
+
+    def bar(self, hotkey: Hotkey, until: int) -> None:
+        """It reduces nothing before round ``until``."""
+        member = self._members.get(hotkey)
+        if member is not None:
+            member.barred_until = max(member.barred_until, until)
 
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""

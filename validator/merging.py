@@ -6,15 +6,18 @@ names them; nothing is committed that makes the held-out loss jump, whatever the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from common import keys
+from common.codec.params import F32
 from common.model.shards import plan_shards
 from common.model.snapshot import encode_snapshot
 from common.records import ObjectRef
 from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState, revision_hash
 from common.runlog.materialise import pack
-from common.runlog.recompute import MergeResult, merge_round
+from common.runlog.recompute import MergeResult, merge_mean, merge_round
 from common.runlog.remerge import ShardMemory, read_delta, start_outer
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RunState
@@ -38,21 +41,21 @@ class Merged:
     """What it did to the held-out loss."""
 
 
-def merge_plan(state: RunState, plan: RoundFrozen, base: Memories, reader: ObjectReader) -> tuple[MergeResult, ...]:
-    """Merge every shard of the open round's plan. Raises ``Rejected`` when it can't be merged, ``Retryable`` on
-    outages."""
+def merge_plan(
+    state: RunState, plan: RoundFrozen, base: Memories, reader: ObjectReader, means: Mapping[ShardId, F32] | None = None
+) -> tuple[MergeResult, ...]:
+    """Merge every shard of the open round's plan, with the means of its deltas where they are known already. Raises
+    ``Rejected`` when it can't be merged, ``Retryable`` on outages."""
     spec, reset = state.spec, state.resets_outer
-    return tuple(
-        merge_round(
-            spec,
-            memory.shard,
-            plan,
-            lambda member: read_delta(reader, spec.run, member),
-            memory.weights,
-            start_outer(spec, memory.outer, reset),
-        )
-        for memory in base
-    )
+
+    def merge(memory: ShardMemory) -> MergeResult:
+        outer = start_outer(spec, memory.outer, reset)
+        if means is not None and memory.shard in means:
+            return merge_mean(spec, memory.shard, plan, means[memory.shard], memory.weights, outer)
+        get = partial(read_delta, reader, spec.run)
+        return merge_round(spec, memory.shard, plan, get, memory.weights, outer)
+
+    return tuple(merge(memory) for memory in base)
 
 
 def memories_of(results: tuple[MergeResult, ...]) -> Memories:

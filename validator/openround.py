@@ -46,6 +46,10 @@ class OpenRound:
             board.say(told)
             await board.leadership.renew()
             return timeouts.LEADER_LOOK_S
+        if decision.action is Action.REDUCE and (awaited := await self._effects.awaited(current)):
+            board.say(f"round {current.state.round}: {awaited}")
+            await board.leadership.renew()
+            return timeouts.LEADER_LOOK_S
         board.waiting_for = told
         merging = decision.action in (Action.JUDGE, Action.REDUCE)
         board.diary.at(told, now_s, merging)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from common.chain.port import ChainPort, Endpoint
 from common.clock import Clock
 from common.identity import KeypairSigner
+from common.merge.networks import NO_TABLE, AsnTable
 from common.runlog.casput import Patience
 from common.runlog.lease import LeaseKeeper
 from common.runlog.writer import LogWriter
@@ -34,6 +36,7 @@ from validator.audits.convictions import Convictions
 from validator.audits.plans import Plans
 from validator.board import Board
 from validator.bodies import RememberingReader
+from validator.butterfly import Butterfly
 from validator.driver import Driver
 from validator.effects import Effects
 from validator.following import Following
@@ -76,6 +79,10 @@ class Parts:
     """Where this validator's reports are, as its commitment on chain tells."""
     patience: Patience | None = None
     """How storage calls of log and lease are repeated; the default when None."""
+    asns: AsnTable = NO_TABLE
+    """Of the miners' addresses, as the operator has given it."""
+    entropy: Callable[[int], bytes] = secrets.token_bytes
+    """So many random bytes that nobody foresees."""
     reports: ReportStore | None = None
     """Where reports go when the store can only be read; None: into the store."""
 
@@ -114,8 +121,11 @@ def assemble(parts: Parts) -> Validator:
     convictions = Convictions(board.reports, parts.spec.run, parts.signer)
     convictions.adopt()
     following = Following(board, heads, scorer, plans, convictions)
-    service = ValidatorService(board, intake, parts.version, Complaints(board, plans, convictions), convictions)
-    driver = Driver(board, Effects(board, heads, intake, scorer, uploads), scorer, following, parts.until_revision)
+    complaints = Complaints(board, plans, convictions)
+    butterfly = Butterfly(board, parts.chain, parts.entropy) if parts.spec.reduce.kind == "butterfly" else None
+    service = ValidatorService(board, intake, parts.version, complaints, convictions, butterfly)
+    effects = Effects(board, heads, intake, scorer, uploads, butterfly)
+    driver = Driver(board, effects, scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
     payments = Payments(board, parts.chain)
     watchdog = Watchdog(board, parts.until_revision)
@@ -186,6 +196,7 @@ def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, Head
         membership=Membership(parts.chain, spec.netuid, clock),
         reports=parts.reports or parts.store,
         read_only=parts.reports is not None,
+        asns=parts.asns,
     )
     return board, guard
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.store.port import ObjectReader
+from common.store.port import RangeReader
 from common.units import Sha256
 
 
@@ -25,7 +25,7 @@ class Reading:
 class WatchedReader:
     """An ``ObjectReader`` that knows what it is reading."""
 
-    def __init__(self, reader: ObjectReader, now_s: Callable[[], float]) -> None:
+    def __init__(self, reader: RangeReader, now_s: Callable[[], float]) -> None:
         self._reader = reader
         self._now_s = now_s
         self._lock = threading.Lock()
@@ -49,6 +49,14 @@ class WatchedReader:
         number = self._begin(Reading(key, size_bytes, self._now_s()))
         try:
             return self._reader.fetch(key, max_bytes=max_bytes, sha256=sha256, size_bytes=size_bytes)
+        finally:
+            self._end(number)
+
+    def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
+        """See ``RangeReader.fetch_range``."""
+        number = self._begin(Reading(key, end - start, self._now_s()))
+        try:
+            return self._reader.fetch_range(key, start=start, end=end, size_bytes=size_bytes)
         finally:
             self._end(number)
 

@@ -52,6 +52,8 @@ class Round:
     """What the guard measured of all plans that this process merged."""
     why_harm: str = ""
     """Of the newest of them, in one sentence."""
+    lies: dict[Hotkey, str] = field(default_factory=dict)
+    """Who handed in a wrong mean of a partition, and which."""
     failure: str = ""
     failure_evidence: tuple[str, ...] = ()
 
@@ -99,6 +101,8 @@ class Finished:
     """Of the plan, or of what would have been one when there was none."""
     plan_sha256: Sha256 | None
     """Hash of the slot that holds the plan."""
+    lies: Mapping[Hotkey, str] = field(default_factory=dict)
+    """Who handed in a wrong mean of a partition, as its leader saw it."""
 
 
 def carried_on(current: Round) -> Submissions | None:
@@ -162,6 +166,7 @@ def finished(current: Round, run: RunState) -> Finished:
         committed,
         plan.members if plan else judged,
         current.opened.plan_sha256,
+        dict(current.lies),
     )
 
 

@@ -94,6 +94,8 @@ class Scorer:
             board.members.restore(reports.accounts(report), board.now_s())
             board.members.prove(reports.proven(report))
             board.members.support(reports.supported(report))
+            for hotkey, until in reports.barred(report).items():
+                board.members.bar(hotkey, until)
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:
         """Loss on the held-out text of the weights with this revision hash; remembered. Blocking."""
@@ -160,6 +162,7 @@ class Scorer:
                 member.account,
                 member.beat.tokens_per_s if member.beat else 0.0,
                 member.proven_rate or 0.0,
+                member.barred_until,
             )
             for member in board.members
             if member.account != Account()
@@ -277,6 +280,7 @@ def _work(finished: Finished, members: list[PlanMember], drops: dict[Place, Drop
         discount=sum(member.tokens - counted_tokens(spec, base, member) for member in late),
         deltas=max(1, len({member.round for member in accepted})),
         drops=_together(tried) if tried else None,
+        lie=finished.lies.get(told.hotkey, ""),
     )
 
 

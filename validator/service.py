@@ -22,6 +22,8 @@ from common.wire import (
     HeartbeatReply,
     MinerStatus,
     Phase,
+    ReductionReply,
+    ReductionRequest,
     ReportIndex,
     RoundView,
     StallView,
@@ -34,6 +36,7 @@ from validator.api.security import Caller
 from validator.audits.complaints import Complaints
 from validator.audits.convictions import Convictions
 from validator.board import Board
+from validator.butterfly import Butterfly
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
 from validator.reports_place import FolderReports
@@ -51,13 +54,21 @@ class ValidatorService:
     """The service of one process, over its board."""
 
     def __init__(
-        self, board: Board, intake: Intake, version: str, complaints: Complaints, convictions: Convictions
+        self,
+        board: Board,
+        intake: Intake,
+        version: str,
+        complaints: Complaints,
+        convictions: Convictions,
+        butterfly: Butterfly | None = None,
     ) -> None:
+        """``butterfly`` is None in a run whose leader reduces alone."""
         self._board = board
         self._intake = intake
         self._version = version
         self._complaints = complaints
         self._convictions = convictions
+        self._butterfly = butterfly
         self._cached: tuple[float, Status] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
 
@@ -80,6 +91,7 @@ class ValidatorService:
         if current is not None:
             board.membership.pin(caller.seat)
         board.members.hear(caller.hotkey, beat, now_s)
+        board.members.seen_at(caller.hotkey, caller.host)
         state = board.journal.state
         return HeartbeatReply(
             server_ns=board.clock.wall_ns(),
@@ -90,6 +102,7 @@ class ValidatorService:
             round=self._view(current, caller.hotkey) if current else None,
             delivered=current is not None and current.submissions.delivered(caller.hotkey),
             score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
+            reduce=self._butterfly.view(caller.hotkey) if self._butterfly and current else None,
             stall=next((stall.text[:300] for stall in board.stalls if stall.holds), ""),
         )
 
@@ -100,6 +113,12 @@ class ValidatorService:
     async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply:
         """See ``Intake.complete``."""
         return await self._intake.complete(caller, request.round, request.shard, request.delta_sha256)
+
+    async def reduced(self, caller: Caller, request: ReductionRequest) -> ReductionReply:
+        """See ``Butterfly.hand_in``."""
+        if self._butterfly is None:
+            raise Rejected("no_butterfly", "in this run the leader reduces alone")
+        return await self._butterfly.hand_in(caller, request.reduction)
 
     async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply:
         """See ``Complaints.hear``."""

@@ -44,6 +44,10 @@ class AsnTable:
         return self.asns[at] if at >= 0 and self.starts[at][0] == address.version else None
 
 
+NO_TABLE = AsnTable()
+"""Tells nothing of anybody."""
+
+
 def parse_asn_table(text: str, name: str) -> AsnTable:
     """A table of lines "prefix asn", ``#`` begins a comment. OperatorError names the line that is none."""
     prefixes: dict[_Network, int] = {}

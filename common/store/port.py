@@ -201,8 +201,8 @@ class StartReader(ObjectReader, Protocol):
         ...
 
 
-class RangeReader(Protocol):
-    """Reads parts of objects."""
+class RangeReader(ObjectReader, Protocol):
+    """An ``ObjectReader`` that reads parts of objects too."""
 
     def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
         """Bytes [start, end), at least one, of an object of ``size_bytes``, which no hash proves: the caller has to.

@@ -9,7 +9,7 @@ from tests.simulator.support import ROUNDS, check, run_small
 from validator.simulator.scenario import KINDS, PHASES, Fault, Moment, Target
 
 MINER_FAULTS = sorted(name for name, kind in KINDS.items() if "miner" in kind.targets)
-VALIDATOR_FAULTS = sorted(name for name, kind in KINDS.items() if "validator" in kind.targets)
+VALIDATOR_FAULTS = sorted(name for name, kind in KINDS.items() if "validator" in kind.targets and not kind.standbys)
 STORAGE_FAULTS = sorted(name for name, kind in KINDS.items() if "storage" in kind.targets)
 CELLS = (
     [("miner", name, phase) for name in MINER_FAULTS for phase in PHASES]

@@ -47,7 +47,7 @@ BAD = {
     "needs a number": b'[[fault]]\nkind = "die"\ntarget = "miner"\n',
     "a share lies in": b'[[fault]]\nkind = "die"\ntarget = "share:1.5"\n',
     "counts from 0": b'[[fault]]\nkind = "die"\ntarget = "miner:-1"\n',
-    "has no number": b'[[fault]]\nkind = "die"\ntarget = "validator:1"\n',
+    "has no number": b'[[fault]]\nkind = "die"\ntarget = "leader:1"\n',
     "size means nothing": b'[[fault]]\nkind = "die"\ntarget = "miner:1"\nsize = 2\n',
     "duration must be": b'[[fault]]\nkind = "die"\ntarget = "miner:1"\nduration = -2\n',
     "start must be": b'[[fault]]\nkind = "die"\ntarget = "miner:1"\nstart = "soon"\n',

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from common.blocking import in_thread
 from common.errors import Rejected, RemoteError, Retryable, SetupError
+from common.reductions import MAX_REDUCTION_BYTES
 from common.wire import (
     ComplaintReply,
     ComplaintRequest,
@@ -24,6 +25,8 @@ from common.wire import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    ReductionReply,
+    ReductionRequest,
     ReportIndex,
     Status,
     SubmissionReply,
@@ -32,6 +35,7 @@ from common.wire import (
 )
 from validator.api.security import Caller, Gatekeeper
 
+MAX_REDUCTION_REQUEST_BYTES = MAX_REDUCTION_BYTES + 1024
 FOR_EVER = "public, max-age=31536000, immutable"
 """A name holds the hash of its bytes."""
 
@@ -54,6 +58,8 @@ class Service(Protocol):
     async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply: ...
 
     async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply: ...
+
+    async def reduced(self, caller: Caller, request: ReductionRequest) -> ReductionReply: ...
 
     async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply: ...
 
@@ -114,6 +120,13 @@ def _add_signed_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -
     async def complete(request: Request) -> Response:
         async def act(caller: Caller) -> Message:
             return await service.complete(caller, parse(CompleteRequest, caller.body))
+
+        return await answer(request, act)
+
+    @app.post("/v1/reductions")
+    async def reduced(request: Request) -> Response:
+        async def act(caller: Caller) -> Message:
+            return await service.reduced(caller, parse(ReductionRequest, caller.body, MAX_REDUCTION_REQUEST_BYTES))
 
         return await answer(request, act)
 

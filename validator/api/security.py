@@ -51,6 +51,8 @@ STATUS = {
     "bad_manifest": 400,
     "bad_receipt": 400,
     "bad_json": 400,
+    "bad_reduction": 400,
+    "another_mean": 409,
     "rate_limited": 429,
     "too_many_submissions": 429,
 }
@@ -72,6 +74,8 @@ class Caller:
 
     seat: Seat
     body: bytes
+    host: str = ""
+    """Address that the request came from; empty when there is none."""
 
     @property
     def hotkey(self) -> Hotkey:
@@ -104,7 +108,7 @@ class Gatekeeper:
         if hotkey != claimed:
             raise Rejected("wrong_hotkey", "the request is signed by another hotkey than it claims")
         self._limit(self._hotkeys, "hotkey", hotkey)
-        return Caller(seat, body)
+        return Caller(seat, body, request.client.host if request.client else "")
 
     def admit_open(self, request: Request) -> None:
         """Raise ``RateLimited`` when the address of an unsigned request sends too many."""

@@ -71,6 +71,8 @@ class Work:
     """Tokens that do not count, since they came late."""
     deltas: int = 1
     """Rounds that its accepted deltas were made for: a late one brings its own work beside that of the round."""
+    lie: str = ""
+    """The wrong mean of a partition that it handed in."""
     drops: Drops | None = None
     """None when nothing was tried: only accepted deltas are."""
 
@@ -211,6 +213,7 @@ def _score(
 ) -> Score:
     good = quality(work.drops, reference) if work.decision == "accepted" else 0.0
     earned = credited * good * (1.0 if work.timeliness is None else work.timeliness) if committed else 0.0
+    earned = 0.0 if work.lie else earned
     after = average(before, earned, average_rounds) if committed else max(0.0, before)
     assigned = _mean(work.drops.assigned) if work.drops else 0.0
     unseen = _mean(work.drops.unseen) if work.drops else 0.0
@@ -235,6 +238,8 @@ def _explain(
         return f"rejected as {work.code}: {work.reason}"
     if work.decision == "deferred":
         return "its upload was not complete at the freeze: the next plan takes it, and its round pays it"
+    if work.lie:
+        return f"earns nothing: {work.lie}"
     if not committed:
         return "the round was aborted: nothing was merged"
     cut = "" if credited >= work.tokens else f"{credited:.0f} credited (evidence {evidence:.2f} × the usual) of "

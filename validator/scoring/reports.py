@@ -38,6 +38,8 @@ class Books:
     tokens_per_s: float
     """As it says."""
     proven_tokens_per_s: float
+    barred_until: int = 0
+    """Before this round it reduces nothing."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,11 @@ def proven(report: Report) -> dict[Hotkey, float]:
     return {m.hotkey: m.proven_tokens_per_s for m in report.members if m.proven_tokens_per_s > 0}
 
 
+def barred(report: Report) -> dict[Hotkey, int]:
+    """Before which round who reduces nothing."""
+    return {m.hotkey: m.barred_until for m in report.members if m.barred_until > 0}
+
+
 def evidence(report: Report | None) -> dict[Seat, float]:
     """Everybody's evidence as the report left it."""
     return {(m.hotkey, m.registered_block): m.evidence for m in report.members} if report else {}
@@ -218,5 +225,7 @@ def _member(score: Score, books: Books) -> MemberReport:
         score=score.score,
         why=score.why[:MAX_WHY],
         proven_tokens_per_s=books.proven_tokens_per_s,
+        lie=work.lie[:MAX_WHY],
+        barred_until=books.barred_until,
         evidence=score.evidence,
     )

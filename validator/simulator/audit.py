@@ -13,9 +13,9 @@ import numpy as np
 from common.errors import Rejected
 from common.runlog.proving import VerifyError
 from common.runlog.verify import verify_run
+from validator.simulator.bucket import BucketRecords
 from validator.simulator.machines import Mode
 from validator.simulator.miner import Miner
-from validator.simulator.records import BucketRecords
 from validator.simulator.work import Session
 from validator.simulator.world import World
 

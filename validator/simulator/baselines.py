@@ -60,7 +60,7 @@ def quorum_round(settings: Settings, span_s: float) -> Baseline:
 
 def _times(settings: Settings) -> _Times:
     key = KeypairSigner.from_uri("//Owner").hotkey
-    spec = make_run(settings, key, key)
+    spec = make_run(settings, key, [key])
     sizes = Sizes.of(spec, settings.preset, settings.dimension)
     step_s = spec.inner.batch_size * spec.data.seq_len / settings.pace.tokens_per_s
     up_s, down_s = (8e-6 / rate for rate in (settings.up_mbit, settings.down_mbit))

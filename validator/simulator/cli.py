@@ -36,6 +36,9 @@ def simulate(
     groups: Annotated[
         int, typer.Option(envvar="BRIGADE_GROUPS", help="Coldkeys that they share; 0: each has its own.")
     ] = _D.groups,
+    validators: Annotated[
+        int, typer.Option(envvar="BRIGADE_SIMULATED_VALIDATORS", help="That may lead: one does, the others stand by.")
+    ] = _D.validators,
     rounds: Annotated[
         int, typer.Option(envvar="BRIGADE_ROUNDS", help="Rounds, committed or aborted, until the end.")
     ] = _D.rounds,
@@ -94,6 +97,7 @@ def simulate(
         Settings(
             miners=miners,
             groups=groups,
+            validators=validators,
             rounds=rounds,
             seed=seed,
             faults=() if scenario is None else read_scenario(scenario),

@@ -131,7 +131,7 @@ class Conduct:
         state, now_s = world.records.state, world.queue.now_s
         opened, errand, steps = state.open_round, self.errand, miner.steps()
         newest = self._newest(opened.round if opened is not None else None)
-        order, freeze_in_s = world.order()
+        order, freeze_in_s = world.post.order(miner)
         waited_s = None if self._drain_s is None else now_s - self._drain_s
         return Facts(
             head=state.head,

@@ -20,7 +20,7 @@ from validator.merging import MOST_RISE_NATS, Merged
 from validator.round.facts import Harm
 from validator.rounds import Round
 from validator.simulator.desk import Desk
-from validator.simulator.records import SHARD
+from validator.simulator.records import SHARD, Records
 from validator.simulator.work import make_all
 from validator.submissions import Standing, Submission
 
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 class Effects:
     """Judge and reduce."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, records: Records) -> None:
         self._world = world
+        self._records = records
 
     def judge(self, current: Round, members: Members, desk: Desk) -> None:
         """Look a last time for what nobody announced as complete, and run the gates."""
-        world, state = self._world, self._world.records.state
+        world, state = self._world, self._records.state
         base, now_s = current.state.base_revision, world.queue.now_s
         desk.last_look(current, lambda found: world.offer_of(found).plain)
         standings = current.submissions.for_plan()
@@ -57,14 +58,14 @@ class Effects:
         return Entrant(standing, members.seen(hotkey, sha256), None)
 
     def _read(self, found: Submission) -> bytes:
-        body = self._world.records.read(found.manifest)
+        body = self._records.read(found.manifest)
         if body is None:
             raise Rejected("object_missing", f"no object at {found.manifest.key}")
         return body
 
     def reduce(self, current: Round) -> None:
         """Merge the newest plan and keep the result, or note what is wrong with it."""
-        world, state = self._world, self._world.records.state
+        world, state = self._world, self._records.state
         plan = state.open_round.plan if state.open_round is not None else None
         assert plan is not None
         base = current.state.base_revision
@@ -85,12 +86,12 @@ class Effects:
         self._store(current, plan, result)
 
     def _store(self, current: Round, plan: RoundFrozen, result: MergeResult) -> None:
-        commit = self._world.records.revision(plan, result)
-        self._world.made[commit.revision] = result
+        commit = self._records.revision(plan, result)
+        self._world.made[(commit.revision, result.weights_sha256)] = result
         current.merged = Merged(commit, (), "")
 
     def _trouble(self, current: Round, plan: RoundFrozen, told: str, base_loss: float) -> None:
-        world, state = self._world, self._world.records.state
+        world, state = self._world, self._records.state
         now_s = world.queue.now_s
         search = Search(
             world.spec,

@@ -18,6 +18,7 @@ from validator.simulator.work import Offer
 from validator.submissions import NOT_THERE
 
 if TYPE_CHECKING:
+    from validator.simulator.leader import Leader
     from validator.simulator.miner import Miner
     from validator.simulator.world import World
 
@@ -60,7 +61,12 @@ class Errand:
         self._miner.machine.up.cancel(self._transfer)
 
     def _announce(self) -> None:
-        self._ask(lambda: self._world.leader.announce(self.offer), self._receipted)
+        self._ask(lambda: self._leader().announce(self.offer), self._receipted)
+
+    def _leader(self) -> Leader:
+        leader = self._world.post.leader_of(self._miner)
+        assert leader is not None, "a request that nobody hears is not served"
+        return leader
 
     def _ask(self, serve: Callable[[], object], then: Callable[[object], None]) -> None:
         if "duplicate" in self._miner.misdeeds.armed:
@@ -70,7 +76,7 @@ class Errand:
                 once()
                 return once()
 
-        self._world.ask_leader(self._miner, serve, self._guarded(then), self._guarded(self._refused))
+        self._world.post.ask_leader(self._miner, serve, self._guarded(then), self._guarded(self._refused))
 
     def _guarded(self, then: Callable[[object], None]) -> Callable[[object], None]:
         return lambda reply: None if self.ended else then(reply)
@@ -78,6 +84,9 @@ class Errand:
     def _refused(self, refusal: object) -> None:
         """For now: the next round may take it, if a plan has deferred it. The miner asks again by itself."""
         assert isinstance(refusal, Rejected)
+        if refusal.code == "not_announced":  # to this leader: the one before it is gone
+            self._miner.later(timeouts.RETRY_FIRST_S, lambda: None if self.ended else self._announce())
+            return
         self._end(refused=True)
 
     def _receipted(self, stored: object) -> None:
@@ -86,7 +95,13 @@ class Errand:
         if self._held is not None and self._world.next_round <= self.offer.round + self._held.size:
             self._miner.later(HELD_LOOK_S, lambda: None if self.ended else self._receipted(stored))
             return
-        self._upload()
+        if self.offer.there:  # put while another led
+            self._confirm()
+        else:
+            self._upload()
+
+    def _confirm(self) -> None:
+        self._ask(lambda: self._leader().complete(self.offer), self._looked_at)
 
     def _upload(self) -> None:
         miner = self._miner
@@ -106,7 +121,7 @@ class Errand:
         if self._world.storage.healthy:
             self._put(None)
         else:
-            self._world.ask_storage(self._miner, self._guarded(self._put))
+            self._world.post.ask_storage(self._miner, self._guarded(self._put))
 
     def _put(self, _: object) -> None:
         """The last byte is there and acknowledged."""
@@ -120,7 +135,7 @@ class Errand:
         if "die_after_upload" in misdeeds.armed:
             self._world.kill(self._miner, "die_after_upload")
             return
-        self._ask(lambda: self._world.leader.complete(self.offer), self._looked_at)
+        self._confirm()
 
     def _looked_at(self, finding: object) -> None:
         assert isinstance(finding, Finding)

@@ -32,8 +32,6 @@ class Queue:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.wall_off_s = 0.0
-        """How far the leader's wall clock is ahead."""
         self.count = 0
         """Calls made so far."""
         self._heap: list[tuple[float, int, Timer]] = []
@@ -43,10 +41,7 @@ class Queue:
         return self.now_s
 
     def wall_ns(self) -> int:
-        """The leader's wall clock."""
-        return self.true_wall_ns() + round(self.wall_off_s * 1e9)
-
-    def true_wall_ns(self) -> int:
+        """A wall clock that is right."""
         return EPOCH_NS + round(self.now_s * 1e9)
 
     def at(self, at_s: float, call: Callable[[], None]) -> Timer:

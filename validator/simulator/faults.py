@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable
 
 from common.units import RoundId
-from validator.simulator.leader import Leader
 from validator.simulator.miner import Miner
 from validator.simulator.misdeeds import LIES, ONE_SHOT
 from validator.simulator.scenario import Fault, Moment, Target
+from validator.simulator.validator_faults import ValidatorFaults
 from validator.simulator.world import World
 
 
@@ -24,6 +24,7 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._dice = random.Random(world.settings.seed ^ 0xFA17)
+        self._on_validator = ValidatorFaults(world)
         self._waiting: list[tuple[Moment, Fault]] = []
         for fault in world.settings.faults:
             if isinstance(fault.start, Moment):
@@ -48,8 +49,10 @@ class Faults:
             self._world.queue.after(0.0, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def _strike(self, fault: Fault) -> None:
-        if fault.target.kind == "validator":
-            self._on_leader(fault, self._world.leader)
+        if fault.target.kind in ("validator", "leader"):
+            self._on_validator.strike(fault)
+        elif fault.target.kind in ("chain", "lease"):
+            self._on_validator.strike_all(fault)
         elif fault.target.kind == "storage":
             self._on_storage(fault)
         else:
@@ -82,7 +85,7 @@ class Faults:
             miner.stop()
             self._over(fault, miner.go_on)
         elif kind == "link_cut":
-            self._world.hear(miner)
+            self._world.post.hear(miner)
             miner.machine.cut()
             self._over(fault, miner.machine.join)
         elif kind == "link_slow":
@@ -99,26 +102,6 @@ class Faults:
     def _slow(self, fault: Fault, miner: Miner) -> None:
         miner.machine.slow(max(fault.size, 1e-6))
         self._over(fault, lambda: miner.machine.slow(1.0))
-
-    def _on_leader(self, fault: Fault, leader: Leader) -> None:
-        if fault.kind == "die":
-            leader.die()
-            self._over(fault, leader.start)
-        elif fault.kind == "stop":
-            leader.stop()
-            self._over(fault, leader.go_on)
-        elif fault.kind == "link_cut":
-            leader.cut = True
-            self._over(fault, leader.join)
-        elif fault.kind == "clock":
-            self._world.queue.wall_off_s += fault.size
-            self._over(fault, lambda: self._turn_back(fault.size))
-        else:
-            assert fault.kind == "lost_reply"
-            self._world.lose_log_reply()
-
-    def _turn_back(self, by_s: float) -> None:
-        self._world.queue.wall_off_s -= by_s
 
     def _on_storage(self, fault: Fault) -> None:
         storage = self._world.storage

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING
 from common import timeouts
 from common.errors import Rejected, Retryable
 from common.records import StoredSubmission
-from common.runlog.entries import (
-    EntryData,
-    LeaderChanged,
-    Resumed,
-    RoundAborted,
-    RoundOpened,
-)
-from common.runlog.rules import CONTENT_REFUSALS
+from common.runlog.entries import EntryData, Resumed, RoundAborted, RoundOpened
+from common.runlog.rules import CONTENT_REFUSALS, REFUSALS
+from common.runlog.writer import LostSlot
 from common.units import RoundId
 from validator.checks import Finding
 from validator.members import MAX_MEMBERS, Members
@@ -35,6 +30,7 @@ from validator.rounds import Round, begin, carried_on, facts_of
 from validator.simulator.desk import Desk
 from validator.simulator.effects import Effects
 from validator.simulator.events import Timer
+from validator.simulator.process import Process
 from validator.simulator.work import Offer
 from validator.submissions import Submission, Submissions
 
@@ -45,48 +41,43 @@ PERSON_S = 600.0
 """Until somebody has looked at a paused run."""
 
 
-class Leader:
-    """One validator process after the other."""
+class Leader(Process):
+    """One validator: it leads, or follows and watches the lease."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, number)
         self.current: Round | None = None
-        self.alive = False
-        self.stopped = False
-        self.cut = False
         self.freeze_at_s = 0.0
         """When uploads must be there, as it tells the miners."""
-        self._world = world
-        self._life = 0
-        self._took_over = 0
+        self.leads_since_s = 0.0
         self._timer: Timer | None = None
-        self._busy = False
-        self._away_since_s: float | None = None
-        self._failures = 0
-        self._slept_from_s = 0.0
-        self._before: Submissions | None = None
-        self._effects = Effects(world)
         self._new_process()
 
     def _new_process(self) -> None:
         world, limits = self._world, self._world.spec.round
+        self._claim, self._records = world.roster.claim(self, self._life)
+        self._effects = Effects(world, self._records)
         self.members = Members(limits.member_timeout_s, limits.overlap, max(MAX_MEMBERS, len(world.seats)))
         self._nobody = Members(limits.member_timeout_s)
-        self._desk = Desk(world.records, self.members, world.seats, world.queue, world.count, trust=world.fast)
+        self._desk = Desk(self._records, self.members, world.seats, world.queue, world.count, trust=world.fast)
+        self._took_over = self._busy = self._knows_chain = False
+        self._away_since_s: float | None = None
+        self._failures = 0
+        self._before: Submissions | None = None
 
     # Life.
 
     def start(self) -> None:
-        """A process begins: it takes the lead and finds the round in the log."""
+        """A process begins: it takes the lead when it may, and finds the round in the log."""
         self._life += 1
-        self.alive, self._busy, self._before, self.current = True, False, None, None
-        self._away_since_s = None
+        self.alive, self.current = True, None
         self._new_process()
         self._look_in(0.0)
+        self._keep_lease()
 
     def die(self) -> None:
         """SIGKILL: everything but log and bucket is gone."""
-        self._life += 1
-        self.alive = False
+        self.end()
         self.current = None
 
     def stop(self) -> None:
@@ -106,28 +97,28 @@ class Leader:
             self._delay(now_s - self._slept_from_s)
             self._look_in(0.0)
 
-    def join(self) -> None:
+    def join(self, what: frozenset[str]) -> None:
         """The link is back: who could not be heard was not silent."""
-        self.cut = False
+        self.cut -= what
         if self.alive:
             self.members.expect([m.hotkey for m in self.members], self._world.queue.now_s)
             self._look_in(0.0)
 
     @property
-    def listening(self) -> bool:
-        """Whether requests are answered."""
-        return self.alive and not self.stopped and not self.cut
+    def answers(self) -> bool:
+        """Whether a miner's request is answered as the leader's."""
+        return self.listening and (len(self._world.validators) == 1 or (self._claim.check() and self._claim.sure()))
 
     def announce(self, offer: Offer) -> StoredSubmission:
         """See ``Desk``."""
-        self._check_store()
+        self.check_store()
         stored = self._desk.announce(self.current, offer)
         self._soon()
         return stored
 
     def complete(self, offer: Offer) -> Finding:
         """See ``Desk``."""
-        self._check_store()
+        self.check_store()
         finding = self._desk.complete(self.current, offer, not offer.plain)
         self._soon()
         return finding
@@ -137,7 +128,7 @@ class Leader:
     def _look_in(self, delay_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._later(delay_s, self._look)
+        self._timer = self.later(delay_s, self._look)
 
     def _soon(self) -> None:
         """Something happened that a look would see; looks are no closer together than the real leader's."""
@@ -151,19 +142,6 @@ class Leader:
         held = self.current.submissions.held()
         return bool(held) and all(one.delivered for one in held.values())
 
-    def _later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        life = self._life
-
-        def due() -> None:
-            if life != self._life or not self.alive:
-                return
-            if self.stopped or self.cut:
-                self._world.queue.after(timeouts.RETRY_FIRST_S, due)
-            else:
-                call()
-
-        return self._world.queue.after(delay_s, due)
-
     def _look(self) -> None:
         """Do everything that can be done now."""
         if self._busy:
@@ -174,49 +152,83 @@ class Leader:
                 if wait_s is not None:
                     break
             self._release()
+        except LostSlot:
+            wait_s = 0.0
         except Retryable:
-            self._failures += 1
             if self._away_since_s is None:
                 self._away_since_s = self._world.queue.now_s
-            wait_s = min(timeouts.RETRY_MOST_S, timeouts.RETRY_FIRST_S * 2.0 ** min(self._failures, 10))
+            wait_s = self._back_off()
+        except Rejected as refusal:
+            if refusal.code not in REFUSALS or self._claim.check():
+                raise
+            wait_s = self._back_off()
         if not self._busy and wait_s is not None:
             self._look_in(wait_s)
 
     def _step(self) -> float | None:
         """At most one effect; seconds until the next look, None for now."""
-        self._check_store()
+        self.check_store()
+        if self._failures:
+            self._claim.renew(force=True)
         self._release()
-        if self._took_over != self._life:
+        if not self._claim.check():
+            return self._follow()
+        if not self._took_over:
             self._take_over()
             return None
         return self._open() if self.current is None else self._advance()
 
+    def _follow(self) -> float | None:
+        """Another leads, or nobody: try to take the lead, once the chain has told seats and heads."""
+        self._took_over, self.current = False, None
+        self._knows_chain = self._knows_chain or self.reaches_chain()
+        try:
+            if self._knows_chain and self._claim.try_lead():
+                return None
+        finally:
+            self._world.observe()
+        return timeouts.FOLLOWER_LOOK_S
+
+    def _keep_lease(self) -> None:
+        """Beside long effects, as ``validator.driver`` does."""
+        try:
+            self.check_store()
+            self._claim.renew()
+        except Retryable:
+            pass  # the next try may be heard; without renewals the lead is lost
+        self.later(timeouts.LEASE_RENEW_S / 2, self._keep_lease)
+
+    def _back_off(self) -> float:
+        self._failures += 1
+        return min(timeouts.RETRY_MOST_S, timeouts.RETRY_FIRST_S * 2.0 ** min(self._failures, 10))
+
     def _take_over(self) -> None:
-        """A process that has not led yet: a new term, and what log and bucket hold of the round."""
+        """A new term has begun: what log and bucket hold of the round."""
         world = self._world
-        world.append(LeaderChanged(f"{self._life:032x}"), "a process takes the lead", new_term=True)
-        self._took_over = self._life
-        state, now_s = world.records.state, world.queue.now_s
+        self._took_over, self._before = True, None
+        state, now_s = self._records.state, world.queue.now_s
+        self.leads_since_s = now_s
         if state.open_round is not None:
             current = begin(state, now_s)
             self._restore(current)
             current.submissions.closed = state.open_round.plan is not None
             current.follow(state, lambda: world.coldkeys)
             self.current = current
-        if self._life > 1:
+        if len(state.leaders) > 1:
             self.members.expect(world.hotkeys, now_s)
-        world.news()
+            self.members.learn(world.proven)
+        world.post.news()
 
     def _restore(self, current: Round) -> None:
         """Take in what the bucket keeps that may count, by the rules of ``validator.restoring``."""
-        world, state, now_s = self._world, self._world.records.state, self._world.queue.now_s
+        world, state, now_s = self._world, self._records.state, self._world.queue.now_s
         base = state.revisions[current.state.base_revision]
         failed = [entry.round + 1 for entry in world.failed if entry.base_revision == base.revision]
         first = max(oldest_adopted(state, current.opened), *failed, 0)
         late = {(m.round, m.delta.sha256) for m in state.deferred}
         rounds = sorted({*range(first, current.state.round + 1), *(round_id for round_id, _ in late)})
         for round_id in rounds:
-            for stored in world.records.kept(RoundId(round_id)):
+            for stored in self._records.kept(RoundId(round_id)):
                 manifest = stored.manifest
                 own = manifest.base_revision == base.revision
                 if own or (manifest.round, manifest.delta.sha256) in late:
@@ -225,42 +237,42 @@ class Leader:
                     current.submissions.add(Submission(stored, seat, now_s, manifest.final, now_s, finding))
 
     def _open(self) -> float | None:
-        world, state = self._world, self._world.records.state
+        world, state = self._world, self._records.state
         if world.done:
             return world.settings.pause_s * 100
         opening = next_opening(state)
         if opening.do == "pause":
-            world.append(*pause_for(state, world.failed[-len(state.failures) :]))
+            world.append(self._records, *pause_for(state, world.failed[-len(state.failures) :]))
             world.later(PERSON_S, world.resume)
             return PERSON_S
         if opening.do == "wait":
             return PERSON_S / 10
-        world.append(RoundOpened(state.next_round, state.head), opening.reason)
+        world.append(self._records, RoundOpened(state.next_round, state.head), opening.reason)
         before, self._before = self._before, None
-        self.current = begin(world.records.state, world.queue.now_s)
+        self.current = begin(self._records.state, world.queue.now_s)
         if before is not None:
             self.current.submissions.carry(before)
         else:
             self._restore(self.current)
-        world.phase_began("open")
-        world.news()
+        self._began("open")
+        world.post.news()
         return None
 
     def resume(self, command: Resumed) -> None:
         """The owner's order lies in the bucket."""
-        if self._world.records.state.paused is not None:
-            self._world.append(command, "the owner has looked")
+        if self._records.state.paused is not None:
+            self._world.append(self._records, command, "the owner has looked")
             self._look_in(0.0)
 
     def _advance(self) -> float | None:
         world, current = self._world, self.current
         assert current is not None
-        now_s, state = world.queue.now_s, world.records.state
+        now_s, state = world.queue.now_s, self._records.state
         current.follow(state, lambda: world.coldkeys)
         before = current.state.phase
         taking = before in (Phase.OPEN, Phase.CLOSING)
         if taking:
-            world.hear_all(all_news=before is Phase.OPEN)
+            world.post.hear_all(self, all_news=before is Phase.OPEN)
         # After the freeze the machine asks nothing about members.
         facts = facts_of(current, state, self.members if taking else self._nobody, now_s)
         decision = core.tick(current.state, facts, now_s, current.policy)
@@ -269,6 +281,8 @@ class Leader:
             self.freeze_at_s = now_s + freeze_in_s(current.state, facts.members, now_s, current.policy)
         if current.state.phase is not before:
             self._phase_changed(before)
+            if current.state.phase is Phase.REDUCED and len(world.validators) > 1:
+                return world.settings.storage_latency_s  # so long another may come between
         if decision.action is Action.WAIT:
             return self._wait_s(decision, core.trained_tokens(facts))
         return self._act(decision)
@@ -280,7 +294,7 @@ class Leader:
         now_s, look_s = world.queue.now_s, world.settings.pause_s
         until_s = now_s + 10 * look_s if decision.until_s is None else decision.until_s
         if current.state.phase is Phase.OPEN:
-            rate = world.training_rate()
+            rate = world.post.training_rate()
             missing = current.policy.target_tokens - tokens
             until_s = min(until_s, now_s + (missing / rate if rate > 0 else 60.0), now_s + 60.0)
         else:
@@ -291,10 +305,15 @@ class Leader:
         assert self.current is not None
         phase = self.current.state.phase
         if before is Phase.OPEN:
-            self._world.phase_began("closing")
-            self._world.news()
+            self._began("closing")
+            self._world.post.news()
         if phase is not Phase.CLOSING:
-            self._world.phase_began(str(phase.value))
+            self._began(str(phase.value))
+
+    def _began(self, phase: str) -> None:
+        """Only who leads by the log makes phases."""
+        if self._claim.term == self._world.records.state.term:
+            self._world.phase_began(phase)
 
     # Effects.
 
@@ -319,7 +338,7 @@ class Leader:
             self._append(current.merged.commit, f"round {round_id} makes a revision")
         elif decision.action is Action.ABORT:
             code, evidence = decision.state.code, decision.state.evidence
-            world.append(RoundAborted(round_id, base, code, evidence), decision.reason)
+            world.append(self._records, RoundAborted(round_id, base, code, evidence), decision.reason)
         else:
             assert decision.action is Action.END
             self._end(current)
@@ -330,7 +349,7 @@ class Leader:
         current = self.current
         assert current is not None
         try:
-            self._world.append(data, reason)
+            self._world.append(self._records, data, reason)
         except Rejected as refusal:
             if refusal.code in CONTENT_REFUSALS:
                 current.give_up(refusal.code, refusal.message)
@@ -347,31 +366,26 @@ class Leader:
         def done() -> None:
             self._busy = False
             try:
-                self._check_store()
+                self.check_store()
                 effect(current)
             except Retryable:
                 self._away_since_s = self._away_since_s or self._world.queue.now_s
-                self._failures += 1
-                self._look_in(timeouts.RETRY_FIRST_S * 2.0 ** min(self._failures, 4))
+                self._look_in(self._back_off())
                 return
             self._look()
 
-        self._later(takes_s, done)
+        self.later(takes_s, done)
 
     def _end(self, current: Round) -> None:
         world = self._world
         committed = current.state.phase is Phase.COMMITTED
         if committed and current.judgement is not None:
             self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
+            world.proven = self.members.proven()
             self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = carried_on(current), None
-        world.phase_began("gap")
-        world.news()
-
-    # Storage.
-
-    def _check_store(self) -> None:
-        self._world.storage.check()
+        self._began("gap")
+        world.post.news()
 
     def _release(self) -> None:
         if self._away_since_s is not None:

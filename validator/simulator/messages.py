@@ -57,15 +57,15 @@ class Request:
 
     def _heard(self) -> bool:
         """Whether the leader answers, and takes the request's stamp for a new one; if not, it tells the time."""
-        world, time = self.world, self.miner.time
-        if not world.leader.listening:
+        world, time, leader = self.world, self.miner.time, self.world.post.leader_of(self.miner)
+        if leader is None:
             return False
         if not time.offset_known:  # each process asks for the leader's time before anything else
-            time.observe(world.queue.wall_ns(), 2 * world.settings.latency_s)
-        age_s = (world.queue.wall_ns() - time.wall_ns()) / 1e9
+            time.observe(leader.clock.wall_ns(), 2 * world.settings.latency_s)
+        age_s = (leader.clock.wall_ns() - time.wall_ns()) / 1e9
         if -timeouts.NONCE_SKEW_S <= age_s <= timeouts.NONCE_MAX_AGE_S:
             return True
-        time.observe(world.queue.wall_ns(), 2 * world.settings.latency_s)
+        time.observe(leader.clock.wall_ns(), 2 * world.settings.latency_s)
         return False
 
     def _again(self, asked_s: float) -> None:

@@ -73,6 +73,8 @@ class Miner:
         self.clock_off_s = 0.0
         """How far its wall clock is ahead."""
         self.time = ServerTime(self)
+        self.place = 0
+        """Number of the validator that it talks to."""
 
     # Its clock, which is its own (``common.clock.Clock``).
 
@@ -80,7 +82,7 @@ class Miner:
         return self._world.queue.now_s
 
     def wall_ns(self) -> int:
-        return self._world.queue.true_wall_ns() + round(self.clock_off_s * 1e9)
+        return self._world.queue.wall_ns() + round(self.clock_off_s * 1e9)
 
     # Life.
 
@@ -100,7 +102,7 @@ class Miner:
         """The process is gone at once; with its ``disk`` it can go on from its newest submission."""
         if not self.machine.online:
             return
-        self._world.hear(self)
+        self._world.post.hear(self)
         steps, session = self.steps(), self.session
         self.tally.partial_tokens += self._partial_tokens()
         self._end()
@@ -126,7 +128,7 @@ class Miner:
     def stop(self) -> None:
         """SIGSTOP."""
         if self.machine.online:
-            self._world.hear(self)
+            self._world.post.hear(self)
             self.machine.stop()
 
     def go_on(self) -> None:
@@ -198,7 +200,7 @@ class Miner:
         def begin(_: object) -> None:
             self.machine.down.send(size_bytes, lambda: then(head))
 
-        self._world.ask_storage(self, begin)
+        self._world.post.ask_storage(self, begin)
 
     def _begin(self, head: Revision) -> None:
         """Train on the head: with the disk's work, or afresh."""

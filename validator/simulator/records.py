@@ -1,54 +1,37 @@
 """Log, submissions and revisions of a simulated run: kept as facts, or as the real bucket keeps them.
 
 ``FastRecords`` passes every entry through the log's rules and replay's effects, but signs and stores nothing: the
-hashes in it are names, not proofs. ``BucketRecords`` writes everything into an object store in memory with real
-signatures, through the production writer, so that ``verify_run`` can judge the whole run. Both give the same results.
+hashes in it are names, not proofs. ``bucket.BucketRecords`` keeps the real objects. Both give the same results.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from common import keys
 from common.canonical import Json
-from common.codec.container import partition_hashes
-from common.codec.params import F32, delta_params
-from common.errors import Retryable
+from common.codec.params import F32
 from common.identity import SignedRecord, Signer
 from common.merge.outer import OuterState
 from common.model.layout import weights_hash
 from common.records import (
-    MAX_MANIFEST_BYTES,
     Manifest,
     ObjectRef,
     Receipt,
     SampleRange,
     StoredSubmission,
-    decode_submission,
-    open_manifest,
-    sign_manifest,
-    sign_receipt,
 )
-from common.runlog.casput import Patience
-from common.runlog.commands import put_command, resume_command
-from common.runlog.entries import Entry, EntryData, Resumed, RevisionCommitted, RoundFrozen, ShardState
-from common.runlog.genesis import create_run
+from common.runlog.entries import EntryData, Resumed, RevisionCommitted, RoundFrozen, ShardState
 from common.runlog.recompute import MergeResult, hash_outer
-from common.runlog.replay import apply_entry
 from common.runlog.rules import plan_tokens
 from common.runlog.state import RevisionNode, RunState
-from common.runlog.writer import LogWriter, LostSlot
 from common.spec import SCHEMA, RunSpec
-from common.store.memory import MemoryStore
-from common.store.port import ObjectMissing, PreconditionFailed
-from common.store.retry import RetryPolicy
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, sha256_hex
-from validator.merging import store_revision
 from validator.simulator.events import Queue
+from validator.simulator.logs import FactsLog, Log
 from validator.simulator.work import Offer, make_all
 
 SHARD = ShardId(0)
@@ -56,7 +39,7 @@ _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 NO_TRACE = sha256_hex(b"simulated")
 
 
-class _Hashes:
+class Hashes:
     """Hashes of revisions, each made once."""
 
     def __init__(self) -> None:
@@ -72,13 +55,19 @@ class _Hashes:
 class Records(Protocol):
     """What leader and miners write and read. Every method of a bucket may raise ``Retryable``."""
 
+    log: Log
+
+    def beside(self, leader: Signer, log: Log) -> Records:
+        """The same submissions and revisions, as another validator writes and reads them."""
+        ...
+
     @property
     def state(self) -> RunState:
         """What the log says."""
         ...
 
     def append(self, data: EntryData, reason: str, new_term: bool = False) -> None:
-        """An entry of the present term, or of the next. Raises ``Rejected`` as the log's rules do."""
+        """See ``Log``."""
         ...
 
     def base_sha256(self, revision: Revision) -> Sha256:
@@ -155,7 +144,7 @@ def fake_hotkey(name: str) -> Hotkey:
     return Hotkey("5" + "".join(digits))
 
 
-def _manifest(spec: RunSpec, base_sha256: Sha256, offer: Offer, partitions: tuple[Sha256, ...]) -> Manifest:
+def make_manifest(spec: RunSpec, base_sha256: Sha256, offer: Offer, partitions: tuple[Sha256, ...]) -> Manifest:
     batch = spec.inner.batch_size
     steps = offer.mark - offer.first
     return Manifest(
@@ -177,7 +166,7 @@ def _manifest(spec: RunSpec, base_sha256: Sha256, offer: Offer, partitions: tupl
     )
 
 
-def _receipt(spec: RunSpec, leader: Hotkey, term: int, manifest: Manifest, sha256: Sha256, now_ms: int) -> Receipt:
+def make_receipt(spec: RunSpec, leader: Hotkey, term: int, manifest: Manifest, sha256: Sha256, now_ms: int) -> Receipt:
     return Receipt(
         schema=SCHEMA,
         run=spec.run,
@@ -192,6 +181,13 @@ def _receipt(spec: RunSpec, leader: Hotkey, term: int, manifest: Manifest, sha25
     )
 
 
+def first_state(spec: RunSpec, first: F32) -> ShardState:
+    """Revision 0 whose weights are ``first``."""
+    outer = OuterState.zero(len(first), spec.outer.momentum)
+    snapshot = ObjectRef(weights_hash(first), 4 * len(first))
+    return ShardState(SHARD, weights_hash(first), hash_outer(outer), None, snapshot)
+
+
 @dataclass
 class FastRecords:
     """Facts in memory, one shard."""
@@ -199,36 +195,29 @@ class FastRecords:
     spec: RunSpec
     leader: Hotkey
     queue: Queue
-    state: RunState
-    _hashes: _Hashes = field(default_factory=_Hashes)
+    log: Log
+    _hashes: Hashes = field(default_factory=Hashes)
     _bodies: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     _kept: dict[RoundId, dict[str, StoredSubmission]] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, spec: RunSpec, leader: Hotkey, queue: Queue, first: F32) -> FastRecords:
         """A run whose revision 0 is ``first``."""
-        outer = OuterState.zero(len(first), spec.outer.momentum)
-        snapshot = ObjectRef(weights_hash(first), 4 * len(first))
-        shard = ShardState(SHARD, weights_hash(first), hash_outer(outer), None, snapshot)
+        shard = first_state(spec, first)
         root = RevisionNode(Revision(0), None, None, (shard,), tokens_merged=0, seq=0)
         state = RunState(spec, 1, shard.weights_sha256, {root.revision: root}, root.revision, RoundId(0))
-        return cls(spec, leader, queue, state)
+        return cls(spec, leader, queue, FactsLog(spec, leader, queue, state))
+
+    def beside(self, leader: Signer, log: Log) -> FastRecords:
+        """The same submissions, as another validator writes and reads them."""
+        return FastRecords(self.spec, leader.hotkey, self.queue, log, _bodies=self._bodies, _kept=self._kept)
+
+    @property
+    def state(self) -> RunState:
+        return self.log.state
 
     def append(self, data: EntryData, reason: str, new_term: bool = False) -> None:
-        state = self.state
-        entry = Entry(
-            run=self.spec.run,
-            signer=self.leader,
-            seq=state.next_seq,
-            prev=state.head_sha256,
-            term=state.term + new_term,
-            nonce="0" * 32,
-            at_ms=self.queue.wall_ns() // 1_000_000,
-            reason=reason,
-            data=data,
-            slot_sha256=sha256_hex(f"{state.head_sha256}{state.next_seq}".encode()),
-        )
-        self.state = apply_entry(state, entry)
+        self.log.append(data, reason, new_term)
 
     def base_sha256(self, revision: Revision) -> Sha256:
         return self._hashes.of(self.state, revision)
@@ -240,14 +229,14 @@ class FastRecords:
             offer.sha256 = sha256_hex(offer.body)
 
     def announce(self, offer: Offer) -> tuple[Manifest, SignedRecord]:
-        manifest = _manifest(self.spec, self.base_sha256(offer.base), offer, (NO_TRACE,))
+        manifest = make_manifest(self.spec, self.base_sha256(offer.base), offer, (NO_TRACE,))
         name = sha256_hex(f"{offer.sha256}{offer.round}{offer.final}".encode())
         body: dict[str, Json] = {"signer": str(manifest.signer)}
         return manifest, _Named("manifest", body, "", name=name)
 
     def receipt(self, manifest: Manifest, record: SignedRecord) -> StoredSubmission:
         now_ms = self.queue.wall_ns() // 1_000_000
-        receipt = _receipt(self.spec, self.leader, self.state.term, manifest, record.sha256, now_ms)
+        receipt = make_receipt(self.spec, self.leader, self.state.term, manifest, record.sha256, now_ms)
         return StoredSubmission(manifest, receipt, record, record)
 
     def put(self, offer: Offer) -> None:
@@ -289,100 +278,3 @@ class FastRecords:
         for round_id in [r for r in self._kept if r < before]:
             for key in self._kept.pop(round_id):
                 self._bodies.pop(key, None)
-
-
-class BucketRecords:
-    """The real objects in a store in memory, one shard."""
-
-    def __init__(
-        self, spec: RunSpec, owner: Signer, leader: Signer, miners: Mapping[Hotkey, Signer], queue: Queue
-    ) -> None:
-        """Creates the run. ``miners`` sign their own manifests."""
-        serial = itertools.count()
-        self.spec = spec
-        self.store = MemoryStore(queue)
-        self._hashes = _Hashes()
-        self._owner = owner
-        self._leader = leader
-        self._miners = miners
-        self._queue = queue
-        once = Patience(RetryPolicy(attempts=2), sleep=lambda _: None, uniform=lambda: 0.0)
-        self._writer = LogWriter(self.store, spec, leader, queue, lambda: f"{next(serial):032x}", once)
-        self._state = create_run(self.store, spec, owner, queue, lambda: "f" * 32, once)
-
-    @property
-    def state(self) -> RunState:
-        return self._state
-
-    def append(self, data: EntryData, reason: str, new_term: bool = False) -> None:
-        try:
-            self._state = self._writer.append(self._state, data, reason, self._state.term + new_term)
-        except LostSlot as lost:  # our own entry, whose reply was lost in an earlier try
-            self._state = lost.state
-            raise Retryable("an earlier entry of ours was there already: looking again") from lost
-
-    def base_sha256(self, revision: Revision) -> Sha256:
-        return self._hashes.of(self.state, revision)
-
-    def name(self, offer: Offer) -> None:
-        make_all([offer])
-        offer.sha256 = sha256_hex(offer.body)
-
-    def announce(self, offer: Offer) -> tuple[Manifest, SignedRecord]:
-        params = delta_params(self.spec.codec, offer.base)
-        ranges = partition_hashes(offer.body, len(offer.target), params, self.spec.reduce.partitions)
-        manifest = _manifest(self.spec, self.base_sha256(offer.base), offer, ranges)
-        record = sign_manifest(manifest, self._miners[offer.session.hotkey])
-        return open_manifest(record.to_json(), self.spec.run)
-
-    def receipt(self, manifest: Manifest, record: SignedRecord) -> StoredSubmission:
-        now_ms = self._queue.wall_ns() // 1_000_000
-        receipt = _receipt(self.spec, self._leader.hotkey, self.state.term, manifest, record.sha256, now_ms)
-        return StoredSubmission(manifest, receipt, record, sign_receipt(receipt, self._leader))
-
-    def put(self, offer: Offer) -> None:
-        assert offer.stored is not None
-        self.store.put(offer.stored.manifest.key, offer.body)
-
-    def keep(self, stored: StoredSubmission) -> StoredSubmission:
-        key = _manifest_key(stored.manifest)
-        try:
-            self.store.put(key, stored.encode(), if_none_match=True)
-        except PreconditionFailed:
-            return self._read_manifest(key)
-        return stored
-
-    def kept(self, round_id: RoundId) -> list[StoredSubmission]:
-        listed = self.store.list(keys.round_prefix(self.spec.run, round_id))
-        return [self._read_manifest(info.key) for info in listed if info.key.endswith(".json")]
-
-    def kept_for(self, manifest: Manifest) -> StoredSubmission | None:
-        key = _manifest_key(manifest)
-        return self._read_manifest(key) if self.store.head(key) is not None else None
-
-    def there(self, manifest: Manifest) -> bool:
-        info = self.store.head(manifest.key)
-        return info is not None and info.size_bytes == manifest.delta.size_bytes
-
-    def read(self, manifest: Manifest) -> bytes | None:
-        try:
-            return self.store.get(manifest.key, max_bytes=manifest.delta.size_bytes).body
-        except ObjectMissing:
-            return None
-
-    def revision(self, plan: RoundFrozen, result: MergeResult) -> RevisionCommitted:
-        return store_revision(self.store, self.state, plan, (result,)).commit
-
-    def resume(self) -> Resumed:
-        record = resume_command(self.state, self._owner, self._queue.wall_ns() // 1_000_000)
-        return Resumed(put_command(self.store, record))
-
-    def forget(self, before: RoundId) -> None:
-        """A bucket forgets nothing."""
-
-    def _read_manifest(self, key: str) -> StoredSubmission:
-        return decode_submission(self.store.get(key, max_bytes=MAX_MANIFEST_BYTES).body, self.spec.run)
-
-
-def _manifest_key(manifest: Manifest) -> str:
-    return keys.manifest_key(manifest.run, manifest.round, manifest.shard, manifest.signer, manifest.delta.sha256)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -73,7 +73,7 @@ def simulate(settings: Settings, spec: RunSpec | None = None) -> Outcome:
 
 def run(world: World) -> None:
     """Let everything happen until the rounds are over. Raises ``Stuck``."""
-    with _rare_collections():
+    with _rare_collections(), closing(world.roster):
         _run(world)
 
 
@@ -85,9 +85,10 @@ def _run(world: World) -> None:
             _follow_trace(world, miner)
         elif miner.index not in absent:
             world.queue.after(0.0, miner.start)
-    world.leader.start()
+    for validator in world.validators:
+        validator.start()
     limit_s = world.longest_s()
-    while not (world.done and world.leader.current is None):
+    while not (world.done and world.idle):
         if not world.queue.step(limit_s):
             state = world.records.state
             ended = state.rounds_committed + state.rounds_aborted

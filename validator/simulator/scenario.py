@@ -3,7 +3,8 @@
     [[fault]]
     kind = "die_during_upload"      # what happens, see KINDS
     target = "miner:3"              # miner:N, group:N, share:0.25 (seeded choice of the miners), miners,
-                                    # validator or storage
+                                    # validator:N (validator: the first), leader (who leads then), storage, chain
+                                    # or lease
     start = 120.0                   # seconds, or { round = 2, phase = "closing" }
     duration = 60.0                 # seconds until it is over; of a death: until the machine is started again;
                                     # left out: what the kind's line below says
@@ -28,12 +29,13 @@ MAX_SCENARIO_BYTES = 1 << 20
 MAX_FAULTS = 10_000
 PHASES = ("open", "closing", "frozen", "reduced", "gap")
 FOREVER = math.inf
-_FORMS = {"miner": "miner:N", "group": "group:N", "share": "share:0.25"}
+_FORMS = {"miner": "miner:N", "group": "group:N", "share": "share:0.25", "validator": "validator:N"}
 _EXAMPLE = f"""A scenario is a TOML file with one table for each fault:
 
     [[fault]]
     kind = "link_slow"
-    target = "miner:3"    # miner:N and group:N count from 0; share:0.25 of the miners; miners; validator; storage
+    target = "miner:3"    # miner:N and group:N count from 0; share:0.25 of the miners; miners; validator:N or, if there
+                          # is only one, validator; leader: who leads then; storage; chain; lease
     start = 120.0         # seconds, or {{ round = 2, phase = "closing" }}; phases: {", ".join(PHASES)}
     duration = 60.0       # seconds; left out: the kind's, or to the end
     size = 0.1            # left out: the kind's
@@ -54,10 +56,13 @@ class Kind:
     """What size means; empty if it means nothing."""
     most: float = 1e9
     """Size."""
+    standbys: bool = False
+    """Whether it means something only where several validators may lead."""
 
 
 _MINERS = ("miner", "group", "share", "miners")
-_ALL = (*_MINERS, "validator")
+_LEADERS = ("validator", "leader")
+_ALL = (*_MINERS, *_LEADERS)
 _STORAGE = ("storage",)
 
 KINDS: dict[str, Kind] = {
@@ -83,6 +88,14 @@ KINDS: dict[str, Kind] = {
     "storage_down": Kind("the storage does not answer", _STORAGE, 30.0),
     "storage_throttle": Kind("the storage refuses requests (429, 503)", _STORAGE, 60.0, 0.5, "this share of them", 1.0),
     "storage_slow": Kind("the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left", 1.0),
+    "storage_cut": Kind("it can't reach the storage", _LEADERS, 30.0, standbys=True),
+    "chain_cut": Kind("it can't reach the chain", _LEADERS, 30.0, standbys=True),
+    "miners_cut": Kind("no miner can reach it", _LEADERS, 30.0, standbys=True),
+    "fast_clock": Kind("its monotonic clock runs fast", _LEADERS, 60.0, 8.0, "by this factor", 1e3, standbys=True),
+    "stale_entry": Kind("it writes an entry of the term before into the log by force", _LEADERS, standbys=True),
+    "chain_down": Kind("the chain does not answer", ("chain",), 30.0, standbys=True),
+    "lease_deleted": Kind("a stranger deletes the lease every second", ("lease",), 30.0, standbys=True),
+    "lease_split": Kind("each validator sees a lease of its own", ("lease",), 30.0, standbys=True),
 }
 
 
@@ -91,9 +104,9 @@ class Target:
     """Whom a fault meets."""
 
     kind: str
-    """miner, group, share, miners, validator or storage."""
+    """miner, group, share, miners, validator, leader, storage, chain or lease."""
     number: float = 0.0
-    """Of the miner or group, or the share."""
+    """Of the miner, group or validator, or the share."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,8 @@ def _explain(kind: Kind) -> str:
     sizes = f"; size: {kind.sizes}, {kind.size:g}" if kind.sizes else ""
     lasts = "" if kind.duration_s == FOREVER else f"; duration {kind.duration_s:g} s"
     whom = "" if kind.targets == _MINERS else f"; target: {', '.join(kind.targets)}"
-    return f"{kind.what}{sizes}{lasts}{whom}"
+    needs = "; needs --validators 2 or more" if kind.standbys else ""
+    return f"{kind.what}{sizes}{lasts}{whom}{needs}"
 
 
 def _fault(item: object, where: str) -> Fault:
@@ -182,7 +196,7 @@ def _target(value: object, kind: Kind, where: str) -> Target:
     name, _, number = value.partition(":") if isinstance(value, str) else ("", "", "")
     if name not in kind.targets:
         raise OperatorError(f"{where}: target must be one of {', '.join(_FORMS.get(t, t) for t in kind.targets)}")
-    if name in ("miners", "validator", "storage"):
+    if name in ("miners", "leader", "storage", "chain", "lease") or value == "validator":
         if number:
             raise OperatorError(f"{where}: target {name} has no number")
         return Target(name)

@@ -22,9 +22,9 @@ def random_faults(seed: int, miners: int, rounds: int) -> tuple[Fault, ...]:
 
 
 def _fault(dice: random.Random, miners: int, rounds: int) -> Fault:
-    name = dice.choice(sorted(KINDS))
+    name = dice.choice(sorted(name for name, kind in KINDS.items() if not kind.standbys))
     kind = KINDS[name]
-    role = dice.choice(kind.targets)
+    role = dice.choice([target for target in kind.targets if target != "leader"])
     if name == "join":
         role = "miner"
     number = {"miner": float(dice.randrange(miners)), "share": dice.choice((0.2, 0.5)), "group": 0.0}.get(role, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from common import timeouts
@@ -14,13 +15,14 @@ from common.spec import RunSpec
 from common.units import Hotkey, Revision, Sha256
 from miner.deadlines import MOST_NOTICE_S
 from validator.members import MAX_MEMBERS
-from validator.simulator.scenario import Fault
+from validator.simulator.scenario import KINDS, Fault
 from validator.simulator.traces import Trace
 from validator.up.defaults import DEFAULT_PRESET, Choices, make_spec
 
 NO_DATA = Sha256("0" * 64)
 MAX_MINERS = 100_000
 MAX_DIMENSION = 1 << 24
+MAX_VALIDATORS = 64
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Settings:
     miners: int = 8
     groups: int = 0
     """Coldkeys, and networks, that the miners share; 0: each has its own."""
+    validators: int = 1
+    """That may lead; with more than one they hold a lease and take over from each other."""
     rounds: int = 10
     """Rounds until the end, committed or aborted."""
     until_s: float = 0.0
@@ -89,6 +93,7 @@ class Settings:
         preset(self.preset)
         _within("miners", self.miners, 1, MAX_MINERS)
         _within("groups", self.groups, 0, self.miners)
+        _within("validators", self.validators, 1, MAX_VALIDATORS)
         _within("rounds", self.rounds, 1, 1_000_000)
         _within("seed", self.seed, 0, 2**62)
         _within("dimension", self.dimension, 1, MAX_DIMENSION)
@@ -111,8 +116,10 @@ class Settings:
 
     def _check_target(self, fault: Fault) -> None:
         """A fault that meets nobody would look like one that was survived."""
+        if self.validators == 1 and (KINDS[fault.kind].standbys or fault.target.kind == "leader"):
+            raise OperatorError(f"{fault.kind} on {fault.target.kind}: that needs --validators 2 or more")
         name, number = fault.target.kind, fault.target.number
-        count = {"miner": self.miners, "group": self.groups}.get(name)
+        count = {"miner": self.miners, "group": self.groups, "validator": self.validators}.get(name)
         if count is not None and number >= count:
             raise OperatorError(
                 f"{fault.kind}: there is no {name}:{number:g}: they count from 0, and --{name}s is {count}"
@@ -140,7 +147,7 @@ class Settings:
         return self.pace.merge_s / 2
 
 
-def make_run(settings: Settings, owner: Hotkey, validator: Hotkey) -> RunSpec:
+def make_run(settings: Settings, owner: Hotkey, validators: Sequence[Hotkey]) -> RunSpec:
     """The preset's spec for so many miners."""
     choices = Choices(
         run="simulated",
@@ -150,7 +157,7 @@ def make_run(settings: Settings, owner: Hotkey, validator: Hotkey) -> RunSpec:
         steps=settings.steps or None,
         density=settings.density or None,
     )
-    spec = make_spec(choices, 1, owner, [validator], NO_DATA, "bytes")
+    spec = make_spec(choices, 1, owner, validators, NO_DATA, "bytes")
     limits = replace(spec.round, overlap=settings.overlap)
     if settings.drip_s >= 0:
         limits = replace(limits, drip_s=settings.drip_s)

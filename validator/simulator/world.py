@@ -18,21 +18,22 @@ from common.model.shards import plan_shards
 from common.runlog.entries import EntryData, PlanMember, RoundAborted, RoundFrozen
 from common.runlog.recompute import MergeResult
 from common.runlog.rules import CONTENT_FAILURES, MAX_ATTEMPTS
+from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.units import Coldkey, Hotkey, Revision, RoundId, Sha256, Uid
-from miner.policy import Order
 from validator.membership import Seat
 from validator.round.deadlines import Deadlines
-from validator.round.facts import Phase
+from validator.simulator.bucket import BucketRecords
 from validator.simulator.events import Queue
 from validator.simulator.ghosts import Ghosts
 from validator.simulator.leader import Leader
 from validator.simulator.links import Link
-from validator.simulator.machines import Machine, Mode, Power
-from validator.simulator.messages import Answer, Request
+from validator.simulator.machines import Machine, Power
 from validator.simulator.miner import Miner
+from validator.simulator.post import Post
 from validator.simulator.quadratic import Quadratic
-from validator.simulator.records import BucketRecords, FastRecords, Records, fake_hotkey
+from validator.simulator.records import FastRecords, Records, fake_hotkey
+from validator.simulator.roster import Roster, validator_keys
 from validator.simulator.settings import Settings, Sizes, make_run
 from validator.simulator.storage import Storage
 from validator.simulator.work import Fate, Ground, Lie, Offer, Session, make_all
@@ -41,7 +42,6 @@ from validator.submissions import Submission
 MBIT = 1e6
 Name = tuple[RoundId, Hotkey, Sha256]
 _KEPT_ROUNDS = 4
-_ORDERS: dict[Phase, Order] = {Phase.OPEN: "train", Phase.CLOSING: "submit"}
 
 
 class World:
@@ -60,8 +60,8 @@ class World:
         """What must never be."""
         self.dice = random.Random(settings.seed ^ 0xB416)
         self._audit = audit
-        owner, validator = KeypairSigner.from_uri("//Owner"), KeypairSigner.from_uri("//Validator")
-        self.spec = spec or make_run(settings, owner.hotkey, validator.hotkey)
+        owner, validators = KeypairSigner.from_uri("//Owner"), validator_keys(settings.validators)
+        self.spec = spec or make_run(settings, owner.hotkey, [signer.hotkey for signer in validators])
         signers = {s.hotkey: s for s in self._signers(bucket)}
         self.hotkeys: list[Hotkey] = list(signers) if bucket else [fake_hotkey(f"{i}") for i in range(settings.miners)]
         first, self.count = self._first(bucket)
@@ -69,27 +69,34 @@ class World:
         self.sizes = Sizes.of(self.spec, settings.preset, self.count)
         self.ground = Ground(self.spec, problem, {Revision(0): first})
         self.outer = {Revision(0): OuterState.zero(self.count, self.spec.outer.momentum)}
-        self.made: dict[Revision, MergeResult] = {}
+        self.made: dict[tuple[Revision, Sha256], MergeResult] = {}
+        """By the revision's number and hash: two who lead may make two of one number."""
+        self.chain_down = False
         self.seats = {h: self._seat(i, h) for i, h in enumerate(self.hotkeys)}
         self.coldkeys = {hotkey: seat.coldkey for hotkey, seat in self.seats.items()}
         self.records: Records = (
-            BucketRecords(self.spec, owner, validator, signers, self.queue)
+            BucketRecords(self.spec, owner, validators[0], signers, self.queue)
             if bucket
-            else FastRecords.begin(self.spec, validator.hotkey, self.queue, first)
+            else FastRecords.begin(self.spec, validators[0].hotkey, self.queue, first)
         )
-        self.leader = Leader(self)
+        self.roster = Roster(self, owner, validators)
+        self.validators = [Leader(self, number) for number in range(len(validators))]
+        self.post = Post(self)
         self.miners = [self._miner(i, hotkey) for i, hotkey in enumerate(self.hotkeys)]
         self.sessions: list[Session] = []
         self.losses: list[float] = [problem.loss(first)]
         self.phase_s: dict[str, float] = {}
+        self.timeline: list[tuple[float, RoundId, str]] = []
+        """When phases began."""
         self.aborts: dict[str, int] = {}
         self.failed: list[RoundAborted] = []
+        self.proven: dict[Hotkey, float] = {}
+        """Tokens per second, as the newest leader's report has them."""
         """Rounds that ended for what was delivered, oldest first."""
         self.on_phase: Callable[[RoundId, str], None] = lambda _round, _phase: None
         self.ghosts = Ghosts(self)
         self._offers: dict[Name, Offer] = {}
         self._members: dict[Revision, dict[Hotkey, list[PlanMember]]] = {}
-        self._noticed: set[int] = set()
         self._phase: tuple[str, float] = ("gap", 0.0)
 
     # What is there at the beginning.
@@ -128,6 +135,16 @@ class World:
         self.losses = [self.ground.problem.loss(first)]
         self.records = FastRecords.begin(self.spec, self.records.leader, self.queue, first)
 
+    @property
+    def leader(self) -> Leader:
+        """Whom the log names as the leader; before the first one the validator that begins."""
+        return self.validators[self.roster.number_of(self.records.state.leader)]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no round is open, and nobody who leads has one in hand."""
+        return self.records.state.open_round is None and self.leader.current is None
+
     def new_session(self, miner: Miner) -> Session:
         """The work of a process that found no disk."""
         number = len(self.sessions) if self._audit else miner.life
@@ -153,14 +170,6 @@ class World:
         """The round that takes submissions, as a miner sees it."""
         opened = self.records.state.open_round
         return opened.round if opened is not None and opened.plan is None else None
-
-    def order(self) -> tuple[Order | None, float | None]:
-        """The leader's word on the open round, and in how many seconds it will freeze."""
-        current = self.leader.current
-        if not self.leader.listening or current is None:
-            return None, None
-        freeze_in_s = max(0.0, self.leader.freeze_at_s - self.queue.now_s)
-        return _ORDERS.get(current.state.phase, "wait"), freeze_in_s
 
     @property
     def done(self) -> bool:
@@ -188,58 +197,6 @@ class World:
             + starts_s
             + 10_000.0
         )
-
-    # Messages.
-
-    def ask_leader(self, miner: Miner, serve: Callable[[], object], then: Answer, refused: Answer) -> None:
-        """A request to the leader, until it is answered."""
-        Request(self, miner, serve, then, refused, to_leader=True).send()
-
-    def ask_storage(self, miner: Miner, then: Answer) -> None:
-        """A request to the storage, until it is answered."""
-        Request(self, miner, self.storage.check, then, then, to_leader=False).send()
-
-    def news(self) -> None:
-        """The log has news: each miner hears of it with its next heartbeat."""
-        for miner in self.miners:
-            if miner.machine.online and miner.index not in self._noticed:
-                self._noticed.add(miner.index)
-                self._notice(miner)
-
-    def _notice(self, miner: Miner) -> None:
-        every_s = self.spec.round.heartbeat_s
-        offset = (miner.index * 0.618_033_988_75) % 1.0
-        beats = (self.queue.now_s / every_s - offset) // 1 + 1
-        self.queue.at((beats + offset) * every_s + self.settings.latency_s, lambda: self._tell(miner))
-
-    def _tell(self, miner: Miner) -> None:
-        if miner.machine.online and not (miner.machine.reachable and self.leader.listening):
-            self._notice(miner)
-            return
-        self._noticed.discard(miner.index)
-        if miner.machine.online:
-            miner.notice()
-
-    # What the leader hears.
-
-    def hear(self, miner: Miner) -> None:
-        """One heartbeat, if it gets through."""
-        if miner.machine.reachable and self.leader.listening:
-            self.leader.members.hear(miner.hotkey, miner.beat(), self.queue.now_s)
-
-    def hear_all(self, all_news: bool) -> None:
-        """The heartbeats since the last look: of everybody, or of those who would seem silent otherwise."""
-        members, now_s = self.leader.members, self.queue.now_s
-        fresh_s = self.spec.round.member_timeout_s / 2
-        for miner in self.miners:
-            if miner.machine.reachable:
-                member = members.get(miner.hotkey)
-                if all_news or member is None or member.beat is None or now_s - member.heard_s > fresh_s:
-                    members.hear(miner.hotkey, miner.beat(), now_s)
-
-    def training_rate(self) -> float:
-        """Tokens per second of all machines that train."""
-        return sum(m.machine.power.tokens_per_s for m in self.miners if m.machine.mode is Mode.TRAIN)
 
     # Submissions.
 
@@ -282,27 +239,39 @@ class World:
 
     # What the log does.
 
-    def append(self, data: EntryData, reason: str, new_term: bool = False) -> None:
-        """An entry of the leader's, and what follows from it for everybody. Raises as ``Records.append``."""
+    def append(self, records: Records, data: EntryData, reason: str) -> None:
+        """An entry of a leader's, and what follows from it for everybody. Raises as ``Records.append``."""
         before = self.records.state
         try:
-            self.records.append(data, reason, new_term)
+            records.append(data, reason)
         finally:  # an entry whose reply was lost is there all the same
-            after = self.records.state
-            if after.head != before.head:
-                assert before.open_round is not None
-                assert before.open_round.plan is not None
-                self._committed(before.open_round.plan)
-            if after.rounds_aborted != before.rounds_aborted and isinstance(data, RoundAborted):
-                self.aborts[data.code] = self.aborts.get(data.code, 0) + 1
-                self.failed += [data] if data.code in CONTENT_FAILURES else []
+            if records is self.records:
+                self._took(before, data, records.state)
+            else:
+                self.observe()
 
-    def _committed(self, plan: RoundFrozen) -> None:
+    def observe(self) -> None:
+        """What validators have written since the last look."""
+        if len(self.validators) > 1:
+            for news in self.roster.log.news():
+                self._took(news.before, news.data, news.after)
+
+    def _took(self, before: RunState, data: EntryData | None, after: RunState) -> None:
+        if after.head != before.head:
+            assert before.open_round is not None
+            assert before.open_round.plan is not None
+            self._committed(before.open_round.plan, after.head)
+        if after.rounds_aborted != before.rounds_aborted and isinstance(data, RoundAborted):
+            self.aborts[data.code] = self.aborts.get(data.code, 0) + 1
+            self.failed += [data] if data.code in CONTENT_FAILURES else []
+
+    def _committed(self, plan: RoundFrozen, revision: Revision) -> None:
         """A plan became the head."""
-        revision = self.head
-        result = self.made.pop(revision)
+        node = self.records.state.revisions[revision]
+        result = self.made[(revision, node.shards[0].weights_sha256)]
+        self.made = {name: made for name, made in self.made.items() if name[0] > revision}
         self.ground.weights[revision] = result.new_weights
-        self.outer = {revision: result.new_outer_state}
+        self.outer[revision] = result.new_outer_state
         members: dict[Hotkey, list[PlanMember]] = {}
         for member in plan.members:
             members.setdefault(member.hotkey, []).append(member)
@@ -318,7 +287,9 @@ class World:
         self._phase = (name, self.queue.now_s)
         opened = self.records.state.open_round
         last = RoundId(self.records.state.next_round - 1)
-        self.on_phase(opened.round if opened is not None else last, name)
+        round_id = opened.round if opened is not None else last
+        self.timeline.append((self.queue.now_s, round_id, name))
+        self.on_phase(round_id, name)
 
     def note_fate(self, fate: Fate) -> None:
         """No step may be merged twice."""
@@ -332,18 +303,20 @@ class World:
 
     def _forget(self, round_id: RoundId) -> None:
         """What nobody can ask for any more."""
-        oldest = RoundId(round_id - _KEPT_ROUNDS)
+        in_hand = [v.current.state for v in self.validators if v.current is not None]
+        oldest = min([RoundId(round_id - _KEPT_ROUNDS), *(RoundId(state.round - 1) for state in in_hand)])
         base = self.records.state.head_node.round
         if base is not None and base < oldest:
             return
         for name in [name for name in self._offers if name[0] < oldest]:
             del self._offers[name]
         held = [m.session.held for m in self.miners if m.session is not None]
-        held += self.ghosts.held()
+        held += self.ghosts.held() + [state.base_revision for state in in_hand]
         least = min(held, default=self.head)
         for revision in [r for r in self.ground.weights if r < min(least, self.head - 1)]:
             del self.ground.weights[revision]
             self._members.pop(revision, None)
+            self.outer.pop(revision, None)
         self.records.forget(oldest)
 
     # Faults.
@@ -361,7 +334,10 @@ class World:
 
     def resume(self) -> None:
         """Somebody has looked at a paused run."""
-        self.leader.resume(self.records.resume())
+        if self.leader.answers:
+            self.leader.resume(self.records.resume())
+        else:
+            self.later(self.settings.pause_s * 100, self.resume)
 
     def lose_log_reply(self) -> None:
         """The reply to the leader's next append is lost: its own bytes lie there all the same."""

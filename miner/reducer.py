@@ -1,0 +1,166 @@
+"""A miner's duties in the butterfly: the mean of a partition, from just its byte range of every accepted delta.
+
+They come with the replies to heartbeats and are done beside the training; what the leader still asks for after a
+restart is simply done again. Memory is bounded: the means of one hand-in are held, and one partition is added up at a
+time. Nothing here ends the process: a duty that can't be done is left to the leader, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from loguru import logger
+
+from common import keys
+from common.blocking import in_thread
+from common.codec.container import HEADER_BYTES
+from common.codec.params import delta_params
+from common.errors import Rejected, RemoteError
+from common.merge.partition import PartitionMean, PartitionReducer, Slice, byte_range, slices_of
+from common.model.layout import run_layouts
+from common.records import ObjectRef
+from common.reductions import Copy, Reduction, sign_reduction
+from common.runlog.entries import PlanMember, RoundFrozen
+from common.spec import SCHEMA
+from common.store.http import HttpClient
+from common.store.port import RangeReader
+from common.store.retry import RetryPolicy
+from common.store.transfer import upload
+from common.units import RoundId, Sha256, ShardId
+from common.wire import MeanDuty, MeanTarget, ReduceView
+from miner.context import Context
+from miner.follow import LogView
+from miner.uplink import GetClient
+
+MOST_HELD_BYTES = 64 << 20
+"""Of means in one hand-in, unless one alone is larger."""
+PUT_POLICY = RetryPolicy(attempts=3)
+Place = tuple[ShardId, int]
+
+
+class Reducer:
+    """Does the duties of one process. The event loop owns it."""
+
+    def __init__(
+        self, context: Context, reader: RangeReader, client: GetClient, view: Callable[[], LogView], http: HttpClient
+    ) -> None:
+        """``client`` gives the present leader's; ``view`` the log as it was last read."""
+        self._context = context
+        self._reader = reader
+        self._client = client
+        self._view = view
+        self._http = http
+        self._wanted: ReduceView | None = None
+        self._asked = asyncio.Event()
+        self._patience = context.patience("reducing")
+
+    def heard(self, wanted: ReduceView | None) -> None:
+        """What the newest reply to a heartbeat asks for."""
+        self._wanted = wanted
+        if wanted is not None:
+            self._asked.set()
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            try:
+                await self._do()
+            except RemoteError as error:
+                await self._patience.bear(error)
+            else:
+                self._patience.relax()
+
+    async def _do(self) -> None:
+        """One hand-in; when more is due, the next reply asks again."""
+        wanted, opened = self._wanted, self._view().state.open_round
+        if wanted is None or opened is None or opened.plan is None or opened.plan_sha256 != wanted.plan_sha256:
+            return  # the log is not there yet, or has gone on: the next reply tells
+        plan, over = opened.plan, threading.Event()
+        try:
+            async with asyncio.timeout(wanted.seconds_left):
+                means = await in_thread(lambda: self._compute(plan, wanted, over))
+                await self._hand_in(plan, Sha256(wanted.plan_sha256), means, over)
+        except TimeoutError:
+            logger.warning("round {}: the time to reduce is over; the leader does the rest", wanted.round)
+        finally:
+            over.set()
+
+    def _compute(self, plan: RoundFrozen, wanted: ReduceView, over: threading.Event) -> dict[Place, PartitionMean]:
+        """In a thread: the first duties, as many as may be held."""
+        means: dict[Place, PartitionMean] = {}
+        held_bytes = 0
+        for duty in wanted.duties:
+            where = self._slice(duty)
+            if means and held_bytes + where.mean_bytes > MOST_HELD_BYTES:
+                break
+            held_bytes += where.mean_bytes
+            means[ShardId(duty.shard), duty.partition] = self._mean(plan, duty, where, over)
+        return means
+
+    def _slice(self, duty: MeanDuty) -> Slice:
+        spec = self._context.spec
+        layouts = run_layouts(spec.model, spec.num_shards)
+        if duty.shard >= len(layouts) or duty.partition >= spec.reduce.partitions:
+            raise Rejected("bad_duty", f"there is no partition {duty.partition} of shard {duty.shard}")
+        return slices_of(spec, layouts[duty.shard].total)[duty.partition]
+
+    def _mean(self, plan: RoundFrozen, duty: MeanDuty, where: Slice, over: threading.Event) -> PartitionMean:
+        reducer = PartitionReducer(self._context.spec, plan, ShardId(duty.shard), where)
+        for member in reducer.members:
+            if over.is_set():
+                raise Rejected("too_late", "nobody waits for it any more")
+            reducer.add(*self._read(member, duty.partition, where.count))
+        mean = reducer.finish()
+        if mean.inputs_sha256 != duty.inputs_sha256:
+            raise Rejected("wrong_inputs", f"partition {duty.partition} was read otherwise than the leader has it")
+        return mean
+
+    def _read(self, member: PlanMember, partition: int, count: int) -> tuple[bytes, bytes]:
+        """A member's header and the bytes of its range; all members' together are proved by what the leader gave."""
+        spec, size = self._context.spec, member.delta.size_bytes
+        key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
+        start, end = byte_range(spec, delta_params(spec.codec, member.base_revision), count, partition)
+        header = self._reader.fetch_range(key, start=0, end=HEADER_BYTES, size_bytes=size)
+        return header, self._reader.fetch_range(key, start=start, end=end, size_bytes=size)
+
+    async def _hand_in(
+        self, plan: RoundFrozen, plan_sha256: Sha256, means: dict[Place, PartitionMean], over: threading.Event
+    ) -> None:
+        record = sign_reduction(self._word(plan, plan_sha256, means), self._context.signer)
+        client = await self._client()
+        reply = await client.reduced(record)
+        for target in reply.uploads:
+            mean = means.get((ShardId(target.shard), target.partition))
+            if mean is None:
+                raise Rejected("url_refused", "the leader asks for a mean that it was not told of")
+            await self._put(target, mean, over)
+        if reply.uploads and (await client.reduced(record)).uploads:
+            raise Rejected("not_uploaded", "the leader does not find the means that were put")
+        logger.bind(event="reduced", round=int(plan.round)).info("round {}: handed in {} means", plan.round, len(means))
+
+    async def _put(self, target: MeanTarget, mean: PartitionMean, over: threading.Event) -> None:
+        self._context.storage.check_upload(target.upload.url)
+        url, headers, body = target.upload.url, target.upload.headers, mean.body
+        subject = f"the mean of partition {target.partition}"
+        pause = partial(_wait, over)
+        await in_thread(
+            lambda: upload(url, headers, body, http=self._http, subject=subject, policy=PUT_POLICY, sleep=pause)
+        )
+
+    def _word(self, plan: RoundFrozen, plan_sha256: Sha256, means: dict[Place, PartitionMean]) -> Reduction:
+        copies = tuple(
+            Copy(shard, partition, ObjectRef(mean.sha256, len(mean.body)), mean.inputs_sha256)
+            for (shard, partition), mean in means.items()
+        )
+        context = self._context
+        return Reduction(SCHEMA, context.spec.run, context.signer.hotkey, RoundId(plan.round), plan_sha256, copies)
+
+
+def _wait(over: threading.Event, seconds: float) -> None:
+    if over.wait(seconds):
+        raise Rejected("too_late", "nobody waits for it any more")

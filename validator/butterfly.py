@@ -1,0 +1,299 @@
+"""The leader's side of the butterfly: deals the partitions of a plan to its miners, takes their means in, and judges.
+
+Invariants: nothing here can lose a round or change what it commits: whatever the owners, or the chain that the deal's
+chance comes from, do not give by a deadline, the leader computes. Only a round's first plan is dealt; when its merge
+does harm, the leader goes on alone. A new leader deals anew: it trusts nothing that another one has counted.
+
+The owners of a plan follow from its hash and the first final block after it, so that no leader and no miner chooses
+them. What is computed again is drawn with fresh chance when the owners can't change their copies any more: the seed of
+the deal is known to owners before they hand in, and who knows what will be checked lies elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable
+
+from loguru import logger
+
+from common import keys, timeouts
+from common.blocking import in_thread
+from common.chain.port import ChainPort
+from common.codec.container import partition_hashes
+from common.codec.params import delta_params
+from common.errors import Rejected, RemoteError, Retryable
+from common.identity import SignedRecord
+from common.merge.butterfly import WRONG_MEAN, Candidate, audited, place, placement_seed
+from common.merge.networks import network_of
+from common.merge.partition import inputs_sha256, slices_of
+from common.reductions import MAX_COPIES, Copy, Reduction, open_reduction, require_signer
+from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.recompute import accepted_members
+from common.runlog.remerge import read_delta
+from common.spec import RunSpec
+from common.store.port import MAX_PRESIGN_S
+from common.units import Hotkey, RoundId, ShardId, sha256_hex
+from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, UploadTarget
+from validator.api.security import Caller
+from validator.board import Board
+from validator.means import Handed, Means
+from validator.outages import only_facts
+from validator.reducing import Deal, Place, Proof, Reducing
+from validator.rounds import Round
+
+REDUCE_SHARE = 1 / 4
+"""Of the time to finish a round: so long the leader waits for the owners; what is left is enough to do it alone."""
+BARRED_ROUNDS = 16
+"""For which a miner that handed in a wrong mean gets no duties."""
+
+
+class Butterfly:
+    """The reduction by miners, for one process. The event loop owns it."""
+
+    def __init__(self, board: Board, chain: ChainPort, entropy: Callable[[int], bytes]) -> None:
+        """``entropy`` draws what is computed again."""
+        self._board = board
+        self._chain = chain
+        self._entropy = entropy
+        self._reducing: Reducing | None = None
+        self._dealing: asyncio.Task[None] | None = None
+        self._after: int | None = None
+        """The block after the plan."""
+        self._asked_s = -math.inf
+        self._trouble = ""
+
+    async def awaited(self, current: Round) -> str:
+        """What the merge of the newest plan waits for; empty when it need not wait, or not any longer."""
+        plan, plan_sha256 = current.opened.plan, current.opened.plan_sha256
+        if plan is None or plan_sha256 is None or plan.attempt > 0:
+            return ""
+        if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
+            self._begin(Reducing(plan.round, plan_sha256, self._deadline_s(current)))
+        reducing = self._reducing
+        assert reducing is not None
+        if reducing.closed or self._board.now_s() >= reducing.deadline_s:
+            return ""
+        await self._look(reducing, current, plan)
+        if reducing.deal is None:
+            return f"dealing its partitions to miners{self._trouble}"
+        now_s, members = self._board.now_s(), self._board.members
+        missing = reducing.missing(lambda owner: members.lives(owner, now_s))
+        return f"waiting for {missing} means of its partitions from miners" if missing else ""
+
+    def close(self, current: Round) -> Handed | None:
+        """What the owners have handed in; None when there is nothing, and the leader merges alone."""
+        reducing, plan = self._reducing, current.opened.plan
+        if reducing is None or plan is None or reducing.plan_sha256 != current.opened.plan_sha256 or plan.attempt > 0:
+            return None
+        first, reducing.closed = not reducing.closed, True
+        if reducing.deal is None and first:
+            logger.warning("round {}: nobody was given partitions in time{}; merging alone", plan.round, self._trouble)
+        copies = reducing.copies()
+        if reducing.deal is None or not copies:
+            return None
+        return Handed(plan, reducing.deal, copies, self._drawn(reducing.deal))
+
+    def judge(self, current: Round, means: Means) -> None:
+        """Name who handed in what is wrong, and who was late."""
+        late: set[Hotkey] = set()
+        for shard, findings in means.findings.items():
+            for finding in findings:
+                if finding.code == WRONG_MEAN:
+                    told = (
+                        f"wrong mean of partition {finding.partition} of shard {shard}: "
+                        f"{finding.found} instead of {finding.computed}"
+                    )
+                    logger.bind(event=WRONG_MEAN, hotkey=finding.hotkey).error("{}: {}", finding.hotkey, told)
+                    current.lies.setdefault(finding.hotkey, told)
+                    self._board.members.bar(finding.hotkey, RoundId(current.state.round + BARRED_ROUNDS))
+                else:
+                    late.add(finding.hotkey)
+        logger.bind(event="reduced", round=int(current.state.round)).info(
+            "round {}: {}; late: {}", current.state.round, means.told, ", ".join(sorted(late)) or "nobody"
+        )
+
+    # What miners see and send.
+
+    def view(self, hotkey: Hotkey) -> ReduceView | None:
+        """A miner's duties, for the reply to its heartbeat."""
+        reducing = self._reducing
+        if reducing is None or reducing.closed or reducing.deal is None:
+            return None
+        left_s = reducing.deadline_s - self._board.now_s()
+        due = reducing.due(hotkey)[:MAX_COPIES]
+        if left_s <= 0 or not due:
+            return None
+        inputs = reducing.deal.inputs
+        duties = tuple(
+            MeanDuty(shard=shard, partition=partition, inputs_sha256=inputs[shard, partition])
+            for shard, partition in due
+        )
+        return ReduceView(
+            round=reducing.round, plan_sha256=reducing.plan_sha256, duties=duties, seconds_left=max(0.0, left_s)
+        )
+
+    async def hand_in(self, caller: Caller, value: dict[str, object]) -> ReductionReply:
+        """An owner's word: where its means go, or that all are there and count. Raises ``Rejected``, ``Retryable``."""
+        word, record = open_reduction(value, self._board.spec.run)  # type: ignore[arg-type]  # total on Any
+        require_signer(word, record)
+        if word.signer != caller.hotkey:
+            raise Rejected("wrong_hotkey", "the reduction is signed by another hotkey than the request")
+        reducing = self._open()
+        reducing.announce(word)
+        expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
+        targets = await in_thread(lambda: self._targets(word, expires_s))
+        if not targets and reducing.due(word.signer):
+            await in_thread(lambda: self._keep(word, record))
+            reducing.take(word)
+        return ReductionReply(uploads=targets)
+
+    def _open(self) -> Reducing:
+        leadership = self._board.leadership
+        if not leadership.leading:
+            raise Rejected("not_leader", f"the leader is {self._board.journal.state.leader or 'not known yet'}")
+        if not leadership.sure():
+            raise Retryable("the lease could not be renewed in time; another may lead by now", timeouts.LEASE_RENEW_S)
+        if self._reducing is None:
+            raise Rejected("round_closed", "no plan is being reduced now")
+        return self._reducing
+
+    def _targets(self, word: Reduction, expires_s: int) -> tuple[MeanTarget, ...]:
+        """In a thread: where to put what is not there."""
+        with only_facts():
+            return tuple(self._target(word, copy, expires_s) for copy in word.copies if not self._is_there(word, copy))
+
+    def _is_there(self, word: Reduction, copy: Copy) -> bool:
+        info = self._board.store.head(word.key_of(copy))
+        return info is not None and info.size_bytes == copy.mean.size_bytes
+
+    def _target(self, word: Reduction, copy: Copy, expires_s: int) -> MeanTarget:
+        put = self._board.store.presign_put(
+            word.key_of(copy), size_bytes=copy.mean.size_bytes, sha256=copy.mean.sha256, expires_s=expires_s
+        )
+        upload = UploadTarget(url=put.url, headers=dict(put.headers), expires_in_s=float(expires_s))
+        return MeanTarget(shard=copy.shard, partition=copy.partition, upload=upload)
+
+    def _keep(self, word: Reduction, record: SignedRecord) -> None:
+        """In a thread: the signed word stays in the bucket, as evidence."""
+        body = record.encode()
+        key = keys.reduction_key(word.run, word.round, word.signer, sha256_hex(body))
+        with only_facts():
+            self._board.store.put(key, body)
+
+    # The deal.
+
+    def _begin(self, reducing: Reducing) -> None:
+        if self._dealing is not None:
+            self._dealing.cancel()
+        self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
+        self._asked_s = -math.inf
+
+    def _deadline_s(self, current: Round) -> float:
+        return self._board.now_s() + REDUCE_SHARE * current.policy.finish_deadline_s
+
+    async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
+        """Go on with the deal, beside the driver's looks: the chain and the storage may take their time."""
+        if reducing.deal is not None:
+            return
+        if self._dealing is None:
+            if self._board.now_s() - self._asked_s < timeouts.BLOCK_LOOK_S:
+                return
+            self._asked_s = self._board.now_s()
+            self._dealing = asyncio.create_task(self._deal(reducing, current, plan), name="deal")
+        await asyncio.wait({self._dealing}, timeout=timeouts.LEADER_LOOK_S)
+        if self._dealing.done():
+            done, self._dealing = self._dealing, None
+            self._note(done)
+
+    def _note(self, done: asyncio.Task[None]) -> None:
+        try:
+            done.result()
+        except RemoteError as fault:
+            if self._trouble != f" ({fault})":
+                logger.warning("the partitions can't be dealt yet: {}", fault)
+            self._trouble = f" ({fault})"
+
+    async def _deal(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
+        """One try; nothing happens while the block is not final."""
+        if self._after is None:
+            self._after = await self._chain.block() + 1
+        block_hash = await self._chain.finalized_hash(self._after)
+        if block_hash is None:
+            return
+        proofs = await in_thread(lambda: self._proofs(current, plan))
+        seed = placement_seed(reducing.plan_sha256, block_hash)
+        deal = deal_of(self._board.spec, self._board.counts(), seed, self._candidates(current, plan), proofs)
+        if not reducing.closed:
+            reducing.begin(deal)
+        logger.info(
+            "round {}: {} partitions go to {} miners, by block {}",
+            plan.round,
+            len(deal.duties),
+            len(reducing.owners),
+            self._after,
+        )
+
+    def _candidates(self, current: Round, plan: RoundFrozen) -> list[Candidate]:
+        """Accepted members that live and have not handed in anything wrong lately."""
+        board, now_s = self._board, self._board.now_s()
+        coldkeys = current.judgement.coldkeys if current.judgement else {}
+        found = {}
+        for hotkey in sorted({member.hotkey for member in plan.members if member.decision == "accepted"}):
+            member, seat = board.members.get(hotkey), board.membership.known(hotkey)
+            coldkey = coldkeys.get(hotkey) or (seat.coldkey if seat else None)
+            if member is None or coldkey is None or not board.members.is_live(member, now_s):
+                continue
+            if member.barred_until <= plan.round:
+                network, asn = network_of(member.host), board.asns.asn_of(member.host)
+                found[hotkey] = Candidate(hotkey, coldkey, network, asn)
+        return list(found.values())
+
+    def _proofs(self, current: Round, plan: RoundFrozen) -> dict[ShardId, tuple[Proof, ...]]:
+        """In a thread: what the accepted deltas' ranges have for hashes."""
+        shards = sorted({member.shard for member in plan.members if member.decision == "accepted"})
+        return {
+            shard: tuple(self._proof(current, member) for member in accepted_members(plan, shard)) for shard in shards
+        }
+
+    def _proof(self, current: Round, member: PlanMember) -> Proof:
+        board, spec, delta = self._board, self._board.spec, member.delta
+        key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, delta.sha256)
+        header = board.reader.header(key, sha256=delta.sha256, size_bytes=delta.size_bytes)
+        known = current.submissions.find((member.round, member.shard, member.hotkey, delta.sha256))
+        if known is not None and known.finding is not None and known.finding.ok:
+            return header, known.manifest.partitions
+        params, body = delta_params(spec.codec, member.base_revision), read_delta(board.reader, spec.run, member)
+        return header, partition_hashes(body, board.counts()[member.shard], params, spec.reduce.partitions)
+
+    def _drawn(self, deal: Deal) -> frozenset[Place]:
+        chance = self._entropy(32)
+        return frozenset(
+            (shard, partition)
+            for shard in deal.proofs
+            for partition in audited(
+                hashlib.sha256(deal.seed + chance + f"shard {shard}".encode()).digest(),
+                self._board.spec.reduce.partitions,
+                self._board.spec.reduce.audits,
+            )
+        )
+
+
+def deal_of(
+    spec: RunSpec,
+    counts: dict[ShardId, int],
+    seed: bytes,
+    candidates: list[Candidate],
+    proofs: dict[ShardId, tuple[Proof, ...]],
+) -> Deal:
+    """Everybody's duties. Pure. Partitions without a value are nobody's."""
+    how, duties, sizes, inputs = spec.reduce, {}, {}, {}
+    for shard, members in proofs.items():
+        placed = place(seed, candidates, how.partitions, how.redundancy, shard)
+        for duty, where in zip(placed, slices_of(spec, counts[shard]), strict=True):
+            if where.mean_bytes:
+                at = shard, duty.partition
+                duties[at], sizes[at] = duty, where.mean_bytes
+                inputs[at] = inputs_sha256((header, ranges[duty.partition]) for header, ranges in members)
+    return Deal(seed, duties, sizes, inputs, proofs)

@@ -1,0 +1,140 @@
+"""The means of a plan, put together of the owners' copies, and of what the leader computes itself. Blocking.
+
+Invariants: the vector is, bit for bit, the mean that a leader alone would compute, unless all owners of a partition
+that nobody drew agree on the same lie; a copy that can't be had, or is no finite vector, counts as none; what is
+computed rests on bytes whose hash the checked manifests give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from loguru import logger
+
+from common import keys
+from common.codec.params import F32, delta_params
+from common.errors import RemoteError
+from common.merge.butterfly import Finding, findings_of, must_compute
+from common.merge.partition import PartitionReducer, Slice, byte_range, slices_of
+from common.reductions import Copy
+from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.remerge import read_delta
+from common.spec import RunSpec
+from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
+from validator.bodies import RememberingReader
+from validator.reducing import Deal, Place, Proof
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What the owners have handed in, when the leader stops waiting."""
+
+    plan: RoundFrozen
+    deal: Deal
+    copies: Mapping[Place, Mapping[Hotkey, Copy]]
+    drawn: frozenset[Place]
+    """Computed again though the copies agree."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What comes of it."""
+
+    vectors: Mapping[ShardId, F32]
+    findings: Mapping[ShardId, tuple[Finding, ...]]
+    told: str
+    """How many partitions came from the owners, and why the others did not."""
+
+
+def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader: RememberingReader) -> Means:
+    """Compare, compute what has to be, and put the vectors together.
+
+    Raises ``Rejected`` when what the plan accepts can't be added up (then nobody's copy was right either), and
+    ``Retryable`` when the storage stays away.
+    """
+    gatherer = _Gatherer(spec, handed, reader)
+    shards = sorted(handed.deal.proofs)
+    vectors = {shard: gatherer.vector(shard, slices_of(spec, counts[shard])) for shard in shards}
+    return Means(vectors, {shard: gatherer.findings(shard) for shard in shards}, gatherer.told())
+
+
+class _Gatherer:
+    def __init__(self, spec: RunSpec, handed: Handed, reader: RememberingReader) -> None:
+        self._spec = spec
+        self._handed = handed
+        self._reader = reader
+        self._computed: dict[Place, Sha256] = {}
+        self._why: dict[str, int] = {}
+
+    def vector(self, shard: ShardId, slices: tuple[Slice, ...]) -> F32:
+        out = np.empty(slices[-1].count, dtype=np.float32)
+        for partition, where in enumerate(slices):
+            if where.mean_bytes:
+                out[slice(*where.values)] = self._part(shard, partition, where)
+        return out
+
+    def findings(self, shard: ShardId) -> tuple[Finding, ...]:
+        duties = [duty for (of, _), duty in sorted(self._handed.deal.duties.items()) if of == shard]
+        copies = {
+            partition: {owner: copy.mean.sha256 for owner, copy in found.items()}
+            for (of, partition), found in self._handed.copies.items()
+            if of == shard
+        }
+        computed = {partition: sha256 for (of, partition), sha256 in self._computed.items() if of == shard}
+        return findings_of(duties, copies, computed)
+
+    def told(self) -> str:
+        whole = len(self._handed.deal.duties)
+        reasons = ", ".join(f"{count} for {why}" for why, count in sorted(self._why.items()))
+        own = len(self._computed)
+        return f"{whole - own} of {whole} partitions reduced by miners" + (f", {own} here: {reasons}" if own else "")
+
+    def _part(self, shard: ShardId, partition: int, where: Slice) -> F32:
+        place = shard, partition
+        duty, copies = self._handed.deal.duties[place], self._handed.copies.get(place, {})
+        why = must_compute(duty, {owner: copy.mean.sha256 for owner, copy in copies.items()})
+        if not why and place in self._handed.drawn:
+            why = "the draw"
+        if not why:
+            found = self._copied(place, copies)
+            if found is not None:
+                return found
+            why = "copies that can't be had"
+        self._why[why] = self._why.get(why, 0) + 1
+        mean = self._compute(shard, partition, where)
+        self._computed[place] = sha256_hex(mean.tobytes())
+        return mean
+
+    def _copied(self, place: Place, copies: Mapping[Hotkey, Copy]) -> F32 | None:
+        """The mean that all owners agree on, from whoever's copy the storage gives."""
+        spec, (shard, partition) = self._spec, place
+        for owner, copy in copies.items():
+            size, sha256 = copy.mean.size_bytes, copy.mean.sha256
+            key = keys.mean_key(spec.run, RoundId(self._handed.plan.round), shard, partition, owner, sha256)
+            try:
+                body = self._reader.fetch(key, max_bytes=size, sha256=sha256, size_bytes=size)
+            except RemoteError as fault:
+                logger.warning("the mean of partition {} of {} can't be had: {}", partition, owner, fault)
+                continue
+            values = np.frombuffer(body, dtype="<f4").astype(np.float32, copy=False)
+            return values if bool(np.isfinite(values).all()) else None
+        return None
+
+    def _compute(self, shard: ShardId, partition: int, where: Slice) -> F32:
+        reducer = PartitionReducer(self._spec, self._handed.plan, shard, where)
+        for member, proof in zip(reducer.members, self._handed.deal.proofs[shard], strict=True):
+            reducer.add(proof[0], self._records(member, proof, partition, where.count))
+        return reducer.finish().values
+
+    def _records(self, member: PlanMember, proof: Proof, partition: int, count: int) -> bytes:
+        """A member's byte range, proved; when it comes damaged, of the whole delta, which proves itself."""
+        start, end = byte_range(self._spec, delta_params(self._spec.codec, member.base_revision), count, partition)
+        key = keys.delta_key(self._spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
+        size, sha256 = member.delta.size_bytes, member.delta.sha256
+        body = self._reader.fetch_range(key, start=start, end=end, size_bytes=size, sha256=sha256)
+        if sha256_hex(body) != proof[1][partition]:
+            logger.warning("a range of {} came damaged; reading all of it", key)
+            body = read_delta(self._reader, self._spec.run, member)[start:end]
+        return body

@@ -1,0 +1,105 @@
+"""What a leader knows of the owners' work on one plan: who has which duty, what is announced, what is there. Pure.
+
+Invariants: nobody hands in what is not its duty, and of each of its duties one hash, the first that it announces; so
+what an owner can make the leader keep, or put into the bucket, is bounded by its duties. Once closed, nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from common.errors import Rejected
+from common.merge.butterfly import Duty
+from common.reductions import Copy, Reduction
+from common.units import Hotkey, RoundId, Sha256, ShardId
+
+Place = tuple[ShardId, int]
+"""A shard and one of its partitions."""
+Proof = tuple[bytes, tuple[Sha256, ...]]
+"""Of one accepted delta its header and the hashes of its ranges."""
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Who computes what."""
+
+    seed: bytes
+    duties: Mapping[Place, Duty]
+    sizes: Mapping[Place, int]
+    """Bytes of each mean."""
+    inputs: Mapping[Place, Sha256]
+    """What is to be read for it."""
+    proofs: Mapping[ShardId, tuple[Proof, ...]]
+    """Of each shard's accepted members, in the plan's order."""
+
+
+class Reducing:
+    """The reduction of one plan by its owners."""
+
+    def __init__(self, round_id: RoundId, plan_sha256: Sha256, deadline_s: float) -> None:
+        self.round = round_id
+        self.plan_sha256 = plan_sha256
+        self.deadline_s = deadline_s
+        self.deal: Deal | None = None
+        self.closed = False
+        self._of: dict[Hotkey, list[Place]] = {}
+        self._announced: dict[tuple[Hotkey, Place], Copy] = {}
+        self._there: dict[tuple[Hotkey, Place], Copy] = {}
+
+    def begin(self, deal: Deal) -> None:
+        """Duties are dealt."""
+        self.deal = deal
+        for place, duty in deal.duties.items():
+            for owner in duty.owners:
+                self._of.setdefault(owner, []).append(place)
+
+    @property
+    def owners(self) -> tuple[Hotkey, ...]:
+        return tuple(self._of)
+
+    def due(self, hotkey: Hotkey) -> list[Place]:
+        """What this owner has not handed in."""
+        return [place for place in self._of.get(hotkey, ()) if (hotkey, place) not in self._there]
+
+    def missing(self, lives: Callable[[Hotkey], bool]) -> int:
+        """Means that owners who live have not handed in."""
+        return sum(len(self.due(owner)) for owner in self._of if lives(owner))
+
+    def announce(self, word: Reduction) -> None:
+        """Take in what an owner says to have made, before it is there. Raises ``Rejected``; then nothing is noted."""
+        deal = self.deal
+        if self.closed or deal is None or word.plan_sha256 != self.plan_sha256 or word.round != self.round:
+            raise Rejected("round_closed", "no such plan is being reduced now")
+        for copy in word.copies:
+            self._check(deal, word.signer, copy)
+        for copy in word.copies:
+            self._announced[word.signer, (copy.shard, copy.partition)] = copy
+
+    def take(self, word: Reduction) -> None:
+        """All that an announced word names is there. Raises ``Rejected('round_closed')``."""
+        if self.closed:
+            raise Rejected("round_closed", "it came when the leader had begun to merge")
+        for copy in word.copies:
+            self._there[word.signer, (copy.shard, copy.partition)] = copy
+
+    def copies(self) -> dict[Place, dict[Hotkey, Copy]]:
+        """What is there, by place and owner."""
+        found: dict[Place, dict[Hotkey, Copy]] = {}
+        for (owner, place), copy in self._there.items():
+            found.setdefault(place, {})[owner] = copy
+        return found
+
+    def _check(self, deal: Deal, owner: Hotkey, copy: Copy) -> None:
+        place = copy.shard, copy.partition
+        told = f"partition {copy.partition} of shard {copy.shard}"
+        duty = deal.duties.get(place)
+        if duty is None or owner not in duty.owners:
+            raise Rejected("not_your_duty", f"{told} is not this miner's to reduce")
+        if copy.mean.size_bytes != deal.sizes[place]:
+            raise Rejected("wrong_size", f"the mean of {told} has {deal.sizes[place]} bytes")
+        if copy.inputs_sha256 != deal.inputs[place]:
+            raise Rejected("wrong_inputs", f"{told} was not computed of the deltas of the plan; read them again")
+        known = self._announced.get((owner, place))
+        if known is not None and known.mean != copy.mean:
+            raise Rejected("another_mean", f"this miner has announced another mean of {told} already")
