@@ -25,12 +25,14 @@ from validator.board import Board
 from validator.collecting import Collector
 from validator.effects import Effects
 from validator.following import Following
+from validator.handover import proven_before
 from validator.holding import Holding
 from validator.nextround import NextRound
 from validator.obeying import Obeying
 from validator.openround import OpenRound
 from validator.rounds import unreported
 from validator.scorer import Scorer
+from validator.scoring import reports
 
 READ_ONLY = "this validator has no keys of the storage, so it never leads"
 
@@ -135,8 +137,18 @@ class Driver:
             raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
         board.carried = None
         board.members.expect(sorted(self._expected()), board.now_s())
+        await self._learn()
         await self._make_up()
         self._taken_over = True
+
+    async def _learn(self) -> None:
+        """What members have shown, to this validator's own scoring and to the leaders before it."""
+        board, run = self._board, self._board.journal.state
+        if board.standing.report is not None:
+            board.members.support(reports.supported(board.standing.report))
+        convicted = self._following.convicted()
+        own = board.signer.hotkey
+        board.members.learn(await in_thread(lambda: proven_before(board.store, run, own, convicted)))
 
     async def _make_up(self) -> None:
         """Score the committed rounds whose reports are missing, oldest first."""

@@ -91,6 +91,10 @@ class Following:
         """Whether a revision was found to be merged wrongly."""
         return revision in self._wrong()
 
+    def convicted(self) -> set[Hotkey]:
+        """Leaders that were found to have done wrong."""
+        return {conviction.leader for conviction in self._convictions.everything()}
+
     def _wrong(self) -> dict[Revision, str]:
         """What was found of the revisions that the log has: an earlier process may have found it."""
         run, found = self._board.journal.state, {}

@@ -77,6 +77,11 @@ class Members:
             if hotkey in self._members:
                 self._members[hotkey].proven_rate = rate
 
+    def learn(self, rates: Mapping[Hotkey, float]) -> None:
+        """Note what was proven to somebody else, of those that have proven nothing here."""
+        known = self.proven()
+        self.prove({hotkey: rate for hotkey, rate in rates.items() if hotkey not in known})
+
     def supported(self) -> dict[Hotkey, float]:
         """Times the usual rate that evidence has shown, of those that have some."""
         return {m.hotkey: m.support for m in self._members.values() if m.support is not None}

@@ -49,7 +49,7 @@ def play_outage(stage: Stage, server: str, seconds: float) -> Outage:
     """Cut everybody off from this server for so long, in an open round; ends two commits after it."""
     rig, silences = stage.rig, [0.0]
     rig.watched = stage.leader()
-    first = stage.until(lambda: rig.open_round, "an open round")
+    first = rig.until(lambda: rig.open_round, "an open round")
     head, began_s = rig.head, time.monotonic()
     _cut(stage, server, True)
 
@@ -57,11 +57,11 @@ def play_outage(stage: Stage, server: str, seconds: float) -> Outage:
         silences.extend(miner.silent_s for miner in (rig.status.miners if rig.status else ()))
         return time.monotonic() - began_s >= seconds
 
-    stage.until(over, f"{seconds:g} s without {server}")
+    rig.until(over, f"{seconds:g} s without {server}")
     commits, lasted_s = rig.head - head, time.monotonic() - began_s
     _cut(stage, server, False)
     last = RoundId(max(first, rig.open_round or 0) + 1)
-    stage.until(lambda: stage.plan(last), f"the commit of round {last}")
+    rig.until(lambda: stage.plan(last), f"the commit of round {last}")
     trained, merged, _ = stage.account(tuple(RoundId(one) for one in range(first, last + 1)))
     ended = sum(part.ended() is not None for part in rig.parts.values())
     could = int(lasted_s * SPEED * len(stage.miners))

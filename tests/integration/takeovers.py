@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
 
 from common import keys
 from common.runlog.entries import RevisionCommitted
@@ -24,7 +22,6 @@ FAULTS = ("killed", "stopped", "cut off")
 PHASES = ("open", "closing", "frozen", "reduced", "committed")
 EVERY_CELL = tuple(product(FAULTS, PHASES))
 FIRST, SECOND = "validator", "validator-2"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Takeover:
     members: frozenset[str]
     """Who was merged in that round."""
     trained_tokens: int
-    """For this round and the one after it: what the miners said, or claimed, at most."""
+    """For this round and the one after it, by the largest claims; what was not handed in is in later rounds."""
     merged_tokens: int
     """Of these, what the accepted deltas hold."""
     credited_tokens: int
@@ -77,8 +74,6 @@ class Stage:
 
     rig: Rig
     miners: list[str]
-    most: dict[tuple[Hotkey, RoundId], int] = field(default_factory=dict)
-    """Tokens that each miner has said to have trained for each round."""
 
     def begin(self) -> None:
         """Everybody runs, and the miners were merged."""
@@ -100,13 +95,13 @@ class Stage:
         self._hurt(leader, fault)
         hurt_s = time.monotonic()
         rig.lines[leader].storage.stop_answering()
-        self.until(lambda: self._term() > term, "another leader")
+        rig.until(lambda: self._term() > term, "another leader")
         led_s = time.monotonic()
-        entry_round, committer = self.until(lambda: self._commit_after(term), "its first commit")
+        entry_round, committer = rig.until(lambda: self._commit_after(term), "its first commit")
         done_s = time.monotonic()
         alive = self.miners_alive()
         self._heal(leader, fault)
-        self.until(lambda: self.plan(RoundId(entry_round + 1)), "the commit of the round after it")
+        rig.until(lambda: self.plan(RoundId(entry_round + 1)), "the commit of the round after it")
         rig.watched = leader
         rig.until(lambda: self._follows(leader), f"{leader} following")
         trained, merged, credited = self.account((entry_round, RoundId(entry_round + 1)))
@@ -169,7 +164,6 @@ class Stage:
         return opened is not None and opened.plan is not None
 
     def _stands(self, phase: str) -> bool:
-        self._note_work()
         view = self.rig.status.round if self.rig.status else None
         return view is not None and view.phase == phase and view.round == self.rig.open_round
 
@@ -207,21 +201,6 @@ class Stage:
 
     # What log and status show.
 
-    def until(self, wanted: Callable[[], T | None], what: str) -> T:
-        def look() -> T | None:
-            self._note_work()
-            return wanted()
-
-        return self.rig.until(look, what)
-
-    def _note_work(self) -> None:
-        status = self.rig.status
-        if status is None or status.round is None:
-            return
-        for miner in status.miners:
-            place = (Hotkey(miner.hotkey), RoundId(status.round.round))
-            self.most[place] = max(miner.round_tokens, self.most.get(place, 0))
-
     def account(self, rounds: tuple[RoundId, ...]) -> tuple[int, int, int]:
         """Trained, merged and credited tokens of these rounds."""
         trained = merged = credited = 0
@@ -229,7 +208,7 @@ class Stage:
             found = [one for plan in self.rig.committed() for one in plan.of(name) if one.round == round_id]
             accepted_ones = [one for one in found if one.decision == "accepted"]
             claimed = max((one.tokens_claimed for one in found), default=0)
-            trained += max(claimed, self.most.get((self.rig.hotkey(name), round_id), 0))
+            trained += claimed
             merged += max((one.tokens_claimed for one in accepted_ones), default=0)
             credited += max((one.tokens for one in accepted_ones), default=0)
         return trained, merged, credited

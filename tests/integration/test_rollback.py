@@ -62,8 +62,13 @@ def test_a_run_goes_back_five_revisions_and_on_again_with_six_miners_running(tmp
         done = order(rig, "resume")
         assert done.returncode == 0, done.stderr
         rig.until(lambda: rig.open_round is not None, "a round on the target")
-        done = order(rig, "abort-round")
+        everybody(rig, signal.SIGSTOP)
+        rig.until(lambda: "no_miners" in stalls(rig), "the validator to say what the round waits for")
+        told = brigade("status", "--dir", str(rig.folder)).stdout
+        assert "waits for miners: none has been heard" in told
+        done = order(rig, "abort-round")  # nobody hands in: the round is still open when the order is read
         assert done.returncode == 0, done.stderr
+        everybody(rig, signal.SIGCONT)
         rig.until(lambda: rig.head > before.head, "a revision on the target")
         commits(rig, 1)
         begun_again = rig.committed()[-1]
@@ -80,12 +85,6 @@ def test_a_run_goes_back_five_revisions_and_on_again_with_six_miners_running(tmp
         untrained = next(report.heldout_loss_base for report in reports if report.revision == 1)
         assert loss[first.revision] < (loss[target.revision] + untrained) / 2, "it goes on from the target"
 
-        for name in MINERS:
-            rig.parts[name].signal(signal.SIGSTOP)
-        rig.until(lambda: "no_miners" in stalls(rig), "the validator to say what the round waits for")
-        told = brigade("status", "--dir", str(rig.folder)).stdout
-        assert "waits for miners: none has been heard" in told
-
         done = rig.verify()
         assert done.returncode == 0, done.stdout + done.stderr
         told = order(rig, "log").stdout
@@ -99,6 +98,11 @@ def holds_head(rig: Rig, name: str) -> bool:
     """The miner has let go of its work and proved the head's weights: by its own word it lacks only a round."""
     seen = rig.miner(name)
     return seen is not None and seen.note.endswith("no round is open; waiting for the leader to open one")
+
+
+def everybody(rig: Rig, number: signal.Signals) -> None:
+    for name in MINERS:
+        rig.parts[name].signal(number)
 
 
 def stalls(rig: Rig) -> set[str]:

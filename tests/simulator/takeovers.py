@@ -25,36 +25,37 @@ ROUNDS = 2
 LEASE_TOOK_S = LEASE_S + 3 * FOLLOWER_LOOK_S
 """Longest time without a leader when one has gone."""
 STEPS = 60
+"""Of a second each, so that the time of a lease is a quarter of a round."""
 
 
-def minute_spec() -> RunSpec:
-    """Rounds of 60 steps of a second, so that the time of a lease is a part of one; three validators may lead."""
+def timed_spec(steps: int = STEPS) -> RunSpec:
+    """Rounds of so many steps of a second; three validators may lead."""
     spec = small_spec(MINERS)
-    tokens = STEPS * spec.inner.batch_size * spec.data.seq_len * MINERS
+    tokens = steps * spec.inner.batch_size * spec.data.seq_len * MINERS
     limits = replace(spec.round, target_tokens=tokens, quorum_tokens=tokens // 4, train_deadline_s=180.0)
     return replace(
         spec,
         validators=tuple(signer.hotkey for signer in validator_keys(VALIDATORS)),
-        inner=replace(spec.inner, steps_schedule=(STEPS,)),
+        inner=replace(spec.inner, steps_schedule=(steps,)),
         round=limits,
     )
 
 
-def run_many(*faults: Fault, seed: int = 1, rounds: int = ROUNDS, bucket: bool = True) -> World:
-    """A run of a few rounds of a minute under these faults, with everything checked that must hold of any run."""
+def run_many(*faults: Fault, seed: int = 1, rounds: int = ROUNDS, bucket: bool = True, steps: int = STEPS) -> World:
+    """A run of a few rounds under these faults, with everything checked that must hold of any run."""
     settings = replace(
         small_settings(miners=MINERS, rounds=rounds, seed=seed), validators=VALIDATORS, speed_spread=0.05, faults=faults
     )
-    world = World(settings, minute_spec(), bucket=bucket, audit=True)
+    world = World(settings, timed_spec(steps), bucket=bucket, audit=True)
     run(world)
     check(world)
     return world
 
 
 @cache
-def undisturbed(seed: int) -> tuple[World, Outcome]:
+def undisturbed(seed: int, steps: int = STEPS) -> tuple[World, Outcome]:
     """The same run without a fault."""
-    world = run_many(seed=seed)
+    world = run_many(seed=seed, steps=steps)
     return world, outcome(world)
 
 

@@ -23,6 +23,13 @@ def strike(kind: str, phase: str, share: float, seed: int, away_s: float = AWAY_
     return run_many(Fault(kind, Target("leader"), at_s, away_s, 1.0), seed=seed)
 
 
+def test_work_counts_in_full_also_when_a_round_is_hardly_longer_than_the_lease() -> None:
+    steps = 20
+    usual, without = undisturbed(1, steps)
+    world = run_many(Fault("die", Target("leader"), moment(usual, "open", 0.5), AWAY_S, 1.0), steps=steps)
+    assert lost_tokens(outcome(world)) - lost_tokens(without) < MOST_LOST * world.spec.round.target_tokens
+
+
 @pytest.mark.parametrize(("share", "seed"), [(0.2, 1), (0.7, 2)])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("kind", ["die", "stop", "link_cut"])

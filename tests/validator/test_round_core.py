@@ -153,6 +153,18 @@ def test_when_all_who_train_have_delivered_nothing_is_left_to_wait_for() -> None
     assert (state.phase, action) == (Phase.FROZEN, Action.JUDGE)
 
 
+def test_a_round_that_closed_on_what_was_said_before_waits_for_members_that_move_to_its_base() -> None:
+    """Seen after a takeover: two miners had trained ahead, the round closed at once, and both had nothing in it yet."""
+    closing = run(START, RoundFacts((member("a", 600), member("b", 400))), 1.0)[0]
+    moving = RoundFacts((member("a"), member("b")))
+    state, action, reason = run(closing, moving, 2.0)
+    assert (state.phase, action) == (Phase.CLOSING, Action.WAIT)
+    assert "waiting for" in reason
+    assert run(state, moving, 21.0)[0].phase is Phase.FROZEN, "but not beyond the deadline"
+    enough = RoundFacts((member("a", 300, delivered=True), member("b")))
+    assert run(state, enough, 3.0)[0].phase is Phase.FROZEN, "nor beyond the quorum"
+
+
 def test_deadlines_end_training_and_submitting() -> None:
     state, _, _ = run(START, RoundFacts((member("a", 300),)), 0.0)
     state, _, reason = run(state, RoundFacts((member("a", 300),)), 60.0)

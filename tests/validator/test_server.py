@@ -7,9 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
+from common.errors import Rejected
 from validator.api.door import Connection, Door, GuardedProtocol, source_of
+from validator.api.security import read_body
 from validator.api.server import Server, bind
 
 STRANGER = "127.0.0.77"
@@ -160,3 +162,14 @@ def test_one_site_is_one_source() -> None:
     assert source_of("192.0.2.7") == source_of("::ffff:192.0.2.7") == "192.0.2.7"
     assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1") != source_of("2001:db8:0:1::1")
     assert source_of("") == ""
+
+
+def test_a_request_that_is_cut_off_in_its_body_is_refused_and_no_error_of_ours() -> None:
+    async def receive() -> dict[str, object]:
+        return next(messages)
+
+    messages = iter(({"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}))
+    scope = {"type": "http", "method": "POST", "path": "/v1/submissions", "headers": [(b"content-length", b"8")]}
+    with pytest.raises(Rejected, match="before the request was complete") as refused:
+        asyncio.run(read_body(Request(scope, receive)))
+    assert refused.value.code == "cut_off"

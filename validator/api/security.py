@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from bittensor import http_auth
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from common.auth import REPLY_SIGNATURE, RequestVerifier, is_nonce, sign_reply
 from common.clock import Clock
@@ -133,7 +134,7 @@ class Gatekeeper:
 
 
 async def read_body(request: Request, max_bytes: int = MAX_REQUEST_BYTES) -> bytes:
-    """The body, never more than ``max_bytes`` of it. Raises ``Rejected`` (``too_large``, ``too_slow``)."""
+    """The body, never more than ``max_bytes`` of it. Raises ``Rejected`` (``too_large``, ``too_slow``, ``cut_off``)."""
     announced = request.headers.get("content-length", "0")
     if not announced.isascii() or not announced.isdigit() or len(announced) > 12 or int(announced) > max_bytes:
         raise Rejected("too_large", f"a request has at most {max_bytes} bytes")
@@ -146,6 +147,8 @@ async def read_body(request: Request, max_bytes: int = MAX_REQUEST_BYTES) -> byt
                     raise Rejected("too_large", f"a request has at most {max_bytes} bytes")
     except TimeoutError:
         raise Rejected("too_slow", f"the body did not arrive within {CONTROL_READ_S:g} s") from None
+    except ClientDisconnect:  # a line that breaks is everyday trouble of the sender, who will ask again
+        raise Rejected("cut_off", "the connection ended before the request was complete") from None
     return bytes(body)
 
 

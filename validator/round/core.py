@@ -69,6 +69,17 @@ def missing_members(facts: RoundFacts) -> list[MemberFacts]:
     return [m for m in facts.members if m.live and m.awaited and (m.trains or not m.heard) and not m.delivered]
 
 
+def _resting(facts: RoundFacts, policy: RoundPolicy) -> list[MemberFacts]:
+    """Who may still bring the quorum although it does not train right now.
+
+    A round can close on what members said just before they moved to its base; while they move they have nothing in it,
+    and a round that ended in that moment would abort with nobody's work.
+    """
+    if secured_tokens(facts) >= policy.quorum_tokens:
+        return []
+    return [member for member in facts.members if member.live and member.awaited and not member.delivered]
+
+
 def _counts(member: MemberFacts) -> bool:
     return member.delivered or (member.live and member.awaited)
 
@@ -103,7 +114,7 @@ def _why_close(state: RoundState, facts: RoundFacts, tokens: int, now_s: float, 
 
 
 def _closing(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy, closed: str = "") -> Decision:
-    missing, deadline_s = missing_members(facts), state.deadline_s
+    missing, deadline_s = missing_members(facts) or _resting(facts, policy), state.deadline_s
     assert deadline_s is not None
     if not missing:
         delivered = [member for member in facts.members if member.delivered]

@@ -216,6 +216,7 @@ class Leader(Process):
             self.current = current
         if len(state.leaders) > 1:
             self.members.expect(world.hotkeys, now_s)
+            self.members.learn(world.proven)
         world.post.news()
 
     def _restore(self, current: Round) -> None:
@@ -380,6 +381,7 @@ class Leader(Process):
         committed = current.state.phase is Phase.COMMITTED
         if committed and current.judgement is not None:
             self.members.prove(proven_rates(current.judgement.watched, self.members.proven()))
+            world.proven = self.members.proven()
             self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = carried_on(current), None
         self._began("gap")

@@ -90,6 +90,8 @@ class World:
         """When phases began."""
         self.aborts: dict[str, int] = {}
         self.failed: list[RoundAborted] = []
+        self.proven: dict[Hotkey, float] = {}
+        """Tokens per second, as the newest leader's report has them."""
         """Rounds that ended for what was delivered, oldest first."""
         self.on_phase: Callable[[RoundId, str], None] = lambda _round, _phase: None
         self.ghosts = Ghosts(self)

@@ -1,0 +1,44 @@
+"""What a new leader knows of the miners: what was proven to the one before it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from common.data.dataset import Dataset
+from common.timeouts import LEASE_S
+from tests.support.specs import VALIDATOR
+from tests.validator.test_following import WATCHER, caught_up, may_lead
+from tests.validator.world import World, drive
+from validator.handover import proven_before
+from validator.process import assemble
+
+
+def test_a_new_leader_takes_over_the_rates_that_were_proven_to_the_one_before(dataset: Dataset) -> None:
+    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey))
+
+    async def go() -> None:
+        await world.begin()
+        await world._register(WATCHER)
+        leader = world.validator()
+        await drive(world, leader, 2)
+        await leader.scorer.drain()
+        known = leader.board.members.proven()
+        assert len(known) == len(world.miners)
+
+        heir = assemble(may_lead(world))
+        await caught_up(heir, 2)
+        assert heir.board.members.proven() == {}
+        world.clock.advance(2 * LEASE_S)
+        for _ in range(50):
+            await heir.driver.step()
+            if heir.board.leadership.check() and heir.board.round is not None:
+                break
+            world.clock.advance(1.0)
+        assert heir.board.members.proven() == known
+
+        state = world.log()
+        assert state.leader == WATCHER.hotkey
+        assert proven_before(world.store, state, WATCHER.hotkey, {VALIDATOR.hotkey}) == {}, "convicted: not asked"
+        assert proven_before(world.store, state, VALIDATOR.hotkey, ()) == {}, "not what it has said itself"
+
+    asyncio.run(go())
