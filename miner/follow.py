@@ -27,6 +27,8 @@ class LogView:
     state: RunState
     planned: Mapping[RoundId, tuple[PlanMember, ...]] = field(default_factory=dict)
     """This miner's places in the newest plan of each round that named it, or that did before it was made again."""
+    first_plans: Mapping[RoundId, Entry] = field(default_factory=dict)
+    """The first plan of each of the newest rounds: what a leader's receipts are compared with."""
 
     def plans(self, after: Revision, upto: Revision) -> tuple[OwnPlan, ...]:
         """The plans that led from revision ``after`` to ``upto``, in order. Raises ``Fatal`` for another branch."""
@@ -40,9 +42,6 @@ class LogView:
             assert node.parent is not None, "only revision 0 has no parent"
             plans.append(OwnPlan(node.revision, node.parent, self.planned.get(node.round, ())))
         return tuple(plans)
-
-    first_plans: Mapping[RoundId, Entry] = field(default_factory=dict)
-    """The first plan of each of the newest rounds: what a leader's receipts are compared with."""
 
     @property
     def deferred(self) -> frozenset[tuple[RoundId, Sha256]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from miner.follow import LogView
 from miner.follower import Follower
 from miner.patience import Patience
 
@@ -17,7 +18,7 @@ HANG_S = 30.0
 def a_follower(read: list[object]) -> Follower:
     """Of a session whose view is at slot 1, and whose log never has news."""
     log = SimpleNamespace(steps=lambda state: iter(()))
-    view = SimpleNamespace(state=SimpleNamespace(next_seq=1), planned={})
+    state: Any = SimpleNamespace(next_seq=1)
     context: Any = SimpleNamespace(
         signer=SimpleNamespace(hotkey="5F"),
         log=log,
@@ -25,7 +26,7 @@ def a_follower(read: list[object]) -> Follower:
         uniform=lambda: 0.5,
         patience=lambda what: Patience(what, asyncio.sleep, lambda: 0.5),
     )
-    session: Any = SimpleNamespace(view=view, heard=lambda reply: None, read=read.append)
+    session: Any = SimpleNamespace(view=LogView(state), heard=lambda reply: None, read=read.append)
     return Follower(context, session)
 
 
@@ -54,10 +55,11 @@ def test_a_hint_has_the_log_read_at_once() -> None:
         follower = a_follower(read)
         following = asyncio.create_task(follower.run())
         follower.heard(SimpleNamespace(next_seq=2))  # type: ignore[arg-type]  # all that it looks at
-        while not read:
+        while not read and not following.done():
             await asyncio.sleep(0.001)
         following.cancel()
         await asyncio.wait({following}, timeout=HANG_S)
+        assert following.cancelled(), "it never ends by itself"
         return len(read)
 
     assert asyncio.run(hint()) == 1
