@@ -34,7 +34,7 @@ from common.runlog.recompute import accepted_members
 from common.runlog.remerge import read_delta
 from common.spec import RunSpec
 from common.store.port import MAX_PRESIGN_S
-from common.units import Hotkey, RoundId, ShardId, sha256_hex
+from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
 from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, UploadTarget
 from validator.api.security import Caller
 from validator.board import Board
@@ -145,8 +145,7 @@ class Butterfly:
         expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
         targets = await in_thread(lambda: self._targets(word, expires_s))
         if not targets and reducing.due(word.signer):
-            await in_thread(lambda: self._keep(word, record))
-            reducing.take(word)
+            reducing.take(word, await in_thread(lambda: self._keep(word, record)))
         return ReductionReply(uploads=targets)
 
     def _open(self) -> Reducing:
@@ -175,12 +174,13 @@ class Butterfly:
         upload = UploadTarget(url=put.url, headers=dict(put.headers), expires_in_s=float(expires_s))
         return MeanTarget(shard=copy.shard, partition=copy.partition, upload=upload)
 
-    def _keep(self, word: Reduction, record: SignedRecord) -> None:
-        """In a thread: the signed word stays in the bucket, as evidence."""
+    def _keep(self, word: Reduction, record: SignedRecord) -> Sha256:
+        """In a thread: the signed word stays in the bucket, as evidence; the hash of its object."""
         body = record.encode()
-        key = keys.reduction_key(word.run, word.round, word.signer, sha256_hex(body))
+        sha256 = sha256_hex(body)
         with only_facts():
-            self._board.store.put(key, body)
+            self._board.store.put(keys.reduction_key(word.run, word.round, word.signer, sha256), body)
+        return sha256
 
     # The deal.
 

@@ -102,7 +102,7 @@ class Finished:
     plan_sha256: Sha256 | None
     """Hash of the slot that holds the plan."""
     lies: Mapping[Hotkey, str] = field(default_factory=dict)
-    """Who handed in a wrong mean of a partition, as its leader saw it."""
+    """Who handed in a wrong mean of a partition, as this validator saw it."""
 
 
 def carried_on(current: Round) -> Submissions | None:
@@ -183,8 +183,13 @@ def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) ->
     return [finished for finished in found if finished is not None]
 
 
-def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
-    """A committed round, with the log as if its revision were the head still; None when its plan can't be read."""
+def finished_as_committed(
+    run: RunState, reader: ObjectReader, node: RevisionNode, lies: Mapping[Hotkey, str] | None = None
+) -> Finished | None:
+    """A committed round, with the log as if its revision were the head still; None when its plan can't be read.
+
+    ``lies`` are those of its miners that were found in it.
+    """
     assert node.round is not None
     assert node.parent is not None
     try:
@@ -193,4 +198,4 @@ def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNod
         logger.error("round {} has no report and can't get one: {}", node.round, refusal)
         return None
     then = replace(run, head=node.revision)
-    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256)
+    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256, lies or {})

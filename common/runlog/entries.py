@@ -14,6 +14,7 @@ from common.canonical import Json
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.records import ObjectRef
+from common.reductions import Reduced
 from common.spec import SCHEMA
 from common.store.place import BucketPlace
 from common.typed import from_json, to_json
@@ -118,6 +119,8 @@ class RevisionCommitted:
     parent: Revision
     tokens_merged: int
     shards: tuple[ShardState, ...]
+    reduced: Reduced | None = None
+    """What was taken from miners; None when the leader computed all of it."""
 
 
 @dataclass(frozen=True)

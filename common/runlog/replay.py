@@ -193,6 +193,7 @@ def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
         first_step=parent.first_step + state.spec.inner.steps_of(parent.revision),
         from_reset=state.resets_outer,
         merged_bytes=_merged_bytes(state.spec, opened.plan),
+        reduced=data.reduced,
     )
     return replace(
         state,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from common.reductions import Reduced
 from common.runlog.entries import Gc, PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
 from common.spec import RunSpec
 from common.store.place import BucketPlace
@@ -42,6 +43,8 @@ class RevisionNode:
     whose policy says so."""
     merged_bytes: tuple[int, ...] = ()
     """Of each shard: the size of the deltas that its plan accepted, which whoever merges it again has to read."""
+    reduced: Reduced | None = None
+    """What its leader took from miners."""
 
     @property
     def sha256(self) -> Sha256:
