@@ -30,6 +30,7 @@ from validator.holding import Holding
 from validator.nextround import NextRound
 from validator.obeying import Obeying
 from validator.openround import OpenRound
+from validator.round import deadlines
 from validator.rounds import unreported
 from validator.scorer import Scorer
 from validator.scoring import reports
@@ -136,6 +137,7 @@ class Driver:
         if board.membership.metagraph is None:
             raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
         board.carried = None
+        board.held = deadlines.unseen(board.journal.state, board.clock.wall_ns() // 1_000_000, board.now_s())
         board.members.expect(sorted(self._expected()), board.now_s())
         await self._learn()
         await self._make_up()

@@ -69,7 +69,7 @@ class Effects:
     async def judge(self, current: Round) -> None:
         """Close the submissions, look a last time for what nobody announced as complete, read it, run the gates."""
         board, run = self._board, self._board.journal.state
-        round_id, base = current.state.round, current.state.base_revision
+        base = current.state.base_revision
         current.submissions.closed = True
         await self._last_looks(current, current.submissions.unfinished())
         while unchecked := current.submissions.unchecked():
@@ -77,7 +77,7 @@ class Effects:
         entrants = [self._entrant(standing) for standing in current.submissions.for_plan()]
         now_s = board.now_s()
         count = sharing(entrants, lambda hotkey: board.members.lives(hotkey, now_s))
-        terms = board.members.terms(board.spec, base, round_id, now_s, count)
+        terms = board.members.terms(board.spec, current.state, now_s, count)
         read, left_s = partial(self._read, current), seconds_left(current.state, board.now_s(), current.policy)
         judging = in_thread(lambda: judge(board.spec, base, run.merged, entrants, board.counts(), read, terms))
         # Deltas that memory did not keep are read again: as long as what is judged can still be planned.

@@ -44,7 +44,7 @@ class Effects:
         make_all(world.offer_of(s.submission) for s in standings if s.submission is not None)
         entrants = [self._entrant(standing, members) for standing in standings]
         count = sharing(entrants, lambda hotkey: members.lives(hotkey, now_s))
-        terms = members.terms(world.spec, base, current.state.round, now_s, count)
+        terms = members.terms(world.spec, current.state, now_s, count)
         known = (lambda found: world.offer_of(found).sent) if world.fast else None
         counts = {SHARD: world.count}
         current.judgement = judge(world.spec, base, state.merged, entrants, counts, self._read, terms, known)

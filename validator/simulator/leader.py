@@ -22,8 +22,8 @@ from validator.members import MAX_MEMBERS, Members
 from validator.pausing import pause_for
 from validator.restoring import oldest_adopted
 from validator.round import core
-from validator.round.deadlines import freeze_in_s
-from validator.round.facts import Action, Decision, Phase
+from validator.round.deadlines import freeze_in_s, unseen
+from validator.round.facts import Action, Decision, Held, Phase
 from validator.round.opening import next_opening
 from validator.round.tokens import proven_rates
 from validator.rounds import Round, begin, carried_on, facts_of
@@ -64,6 +64,7 @@ class Leader(Process):
         self._away_since_s: float | None = None
         self._failures = 0
         self._before: Submissions | None = None
+        self._held = Held()
 
     # Life.
 
@@ -208,8 +209,9 @@ class Leader(Process):
         self._took_over, self._before = True, None
         state, now_s = self._records.state, world.queue.now_s
         self.leads_since_s = now_s
+        self._held = unseen(state, world.queue.wall_ns() // 1_000_000, now_s)
         if state.open_round is not None:
-            current = begin(state, now_s)
+            current = begin(state, now_s, self._held)
             self._restore(current)
             current.submissions.closed = state.open_round.plan is not None
             current.follow(state, lambda: world.coldkeys)
@@ -249,7 +251,7 @@ class Leader(Process):
             return PERSON_S / 10
         world.append(self._records, RoundOpened(state.next_round, state.head), opening.reason)
         before, self._before = self._before, None
-        self.current = begin(self._records.state, world.queue.now_s)
+        self.current = begin(self._records.state, world.queue.now_s, self._held)
         if before is not None:
             self.current.submissions.carry(before)
         else:
@@ -384,6 +386,7 @@ class Leader(Process):
             world.proven = self.members.proven()
             self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = carried_on(current), None
+        self._held = core.held_on(current.state, world.queue.now_s)
         self._began("gap")
         world.post.news()
 
@@ -393,5 +396,7 @@ class Leader(Process):
         self._failures, self._away_since_s = 0, None
 
     def _delay(self, by_s: float) -> None:
-        if self.current is not None:
+        if self.current is None:
+            self._held = core.longer(self._held, by_s)
+        else:
             self.current.state = core.delayed(self.current.state, by_s)
