@@ -21,6 +21,7 @@ from loguru import logger
 from common import keys
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected
+from common.runlog.lease import slot_age_s
 from common.runlog.materialise import load_snapshot
 from common.runlog.retention import Due, delete_after_s, due, held_back, is_named, next_gc
 from common.runlog.state import RunState
@@ -104,7 +105,7 @@ class Collector:
         """A slice of what the newest entry named and is there still."""
         found = due(run)
         assert found is not None
-        if await in_thread(lambda: self._age_s(run, found)) < delete_after_s(run.spec):
+        if await in_thread(lambda: slot_age_s(self._board.store, run.run, found.seq)) < delete_after_s(run.spec):
             return
         left = await in_thread(lambda: list(islice(self._left(run, found), MOST_DELETED)))
         for start in range(0, len(left), BATCH):
@@ -120,12 +121,6 @@ class Collector:
             self._done_seq = found.seq
 
     # In worker threads.
-
-    def _age_s(self, run: RunState, found: Due) -> float:
-        """Of the entry, by the storage's clock: the lease was written a moment ago. 0 when either is not there."""
-        slot = self._board.store.head(keys.log_key(run.run, found.seq))
-        lease = self._board.store.head(keys.lease_key(run.run))
-        return 0.0 if slot is None or lease is None else lease.modified_s - slot.modified_s
 
     def _left(self, run: RunState, found: Due) -> Iterator[ObjectInfo]:
         prefixes = [keys.round_prefix(run.run, RoundId(number)) for number in found.rounds]

@@ -141,8 +141,8 @@ class RunState:
     leaders: tuple[Leadership, ...] = ()
     """Every leader so far; the last one leads."""
     open_round: OpenRound | None = None
-    turned_ms: int = 0
-    """The leader's wall clock when a round was last opened or ended, or the run resumed or rolled back; 0: never."""
+    turned_seq: int = 0
+    """Slot in which a round was last opened or ended, or the run resumed or rolled back; 0: never."""
     rounds_committed: int = 0
     rounds_aborted: int = 0
     tokens_merged: int = 0

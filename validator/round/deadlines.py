@@ -32,7 +32,7 @@ SPARE_MANIFESTS = 8
 MOST_MANIFESTS = 1024
 LEAST_URL_S = 1.0
 MOST_UNSEEN_S = 6 * 3600.0
-"""Two processes' wall clocks tell of a time without a leader; beyond this they are not believed."""
+"""Of a time without a leader what counts at most: who was away for longer begins with the newest revision."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ def patience_s(policy: RoundPolicy, members: int, rate: float) -> float:
     return policy.submit_deadline_s if price <= 0 else min(policy.submit_deadline_s, worth / price)
 
 
-def unseen(run: RunState, wall_ms: int, now_s: float) -> Held:
-    """What a new leader counts as time beyond the planned length: since the round was opened, or the last one ended.
+def unseen(run: RunState, passed_s: float, now_s: float) -> Held:
+    """What a new leader counts as time beyond the planned length: ``passed_s`` since ``run.turned_seq`` was written.
 
     Deadlines begin again with it, so all that time is added to the round. Nobody trains while the run is paused.
     """
-    if run.turned_ms == 0 or run.paused is not None:
+    if run.turned_seq == 0 or run.paused is not None:
         return Held(0.0, now_s)
-    return Held(min(MOST_UNSEEN_S, max(0.0, (wall_ms - run.turned_ms) / 1000)), now_s)
+    return Held(min(MOST_UNSEEN_S, max(0.0, passed_s)), now_s)

@@ -209,7 +209,7 @@ class Leader(Process):
         self._took_over, self._before = True, None
         state, now_s = self._records.state, world.queue.now_s
         self.leads_since_s = now_s
-        self._held = unseen(state, world.queue.wall_ns() // 1_000_000, now_s)
+        self._held = unseen(state, now_s - world.turned_s, now_s)
         if state.open_round is not None:
             current = begin(state, now_s, self._held)
             self._restore(current)

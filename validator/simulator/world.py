@@ -72,6 +72,8 @@ class World:
         self.made: dict[tuple[Revision, Sha256], MergeResult] = {}
         """By the revision's number and hash: two who lead may make two of one number."""
         self.chain_down = False
+        self.turned_s = 0.0
+        """When the log's newest turn was written: see ``RunState.turned_seq``."""
         self.seats = {h: self._seat(i, h) for i, h in enumerate(self.hotkeys)}
         self.coldkeys = {hotkey: seat.coldkey for hotkey, seat in self.seats.items()}
         self.records: Records = (
@@ -257,6 +259,8 @@ class World:
                 self._took(news.before, news.data, news.after)
 
     def _took(self, before: RunState, data: EntryData | None, after: RunState) -> None:
+        if after.turned_seq != before.turned_seq:
+            self.turned_s = self.queue.now_s
         if after.head != before.head:
             assert before.open_round is not None
             assert before.open_round.plan is not None
