@@ -170,7 +170,10 @@ class Stage:
 
     def _stands(self, phase: str) -> bool:
         view = self.rig.status.round if self.rig.status else None
-        return view is not None and view.phase == phase and view.round == self.rig.open_round
+        if view is None or view.round != self.rig.open_round:
+            return False
+        # A closing round for which nobody is waited any more is as good as frozen, and only its plan is missing.
+        return view.phase == phase or (phase == "closing" and view.phase == "frozen" and not self._planned())
 
     def _at_work(self) -> bool:
         seen = [self.rig.miner(name) for name in self.miners]
