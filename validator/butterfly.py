@@ -41,10 +41,11 @@ from validator.board import Board
 from validator.means import Handed, Means
 from validator.outages import only_facts
 from validator.reducing import Deal, Place, Proof, Reducing
+from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 
 REDUCE_SHARE = 1 / 4
-"""Of the time to finish a round: so long the leader waits for the owners; what is left is enough to do it alone."""
+"""Of what is left of the time to finish a round: so long the leader waits for the owners, and can do it alone then."""
 BARRED_ROUNDS = 16
 """For which a miner that handed in a wrong mean gets no duties."""
 
@@ -191,7 +192,8 @@ class Butterfly:
         self._asked_s = -math.inf
 
     def _deadline_s(self, current: Round) -> float:
-        return self._board.now_s() + REDUCE_SHARE * current.policy.finish_deadline_s
+        now_s = self._board.now_s()
+        return now_s + REDUCE_SHARE * seconds_left(current.state, now_s, current.policy)
 
     async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
         """Go on with the deal, beside the driver's looks: the chain and the storage may take their time."""
