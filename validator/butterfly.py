@@ -119,7 +119,7 @@ class Butterfly:
 
     def view(self, hotkey: Hotkey) -> ReduceView | None:
         """A miner's duties, for the reply to its heartbeat."""
-        reducing = self._reducing
+        reducing = self._open()
         if reducing is None or reducing.closed or reducing.deal is None:
             return None
         left_s = reducing.deadline_s - self._board.now_s()
@@ -141,7 +141,7 @@ class Butterfly:
         require_signer(word, record)
         if word.signer != caller.hotkey:
             raise Rejected("wrong_hotkey", "the reduction is signed by another hotkey than the request")
-        reducing = self._open()
+        reducing = self._led()
         reducing.announce(word)
         expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
         targets = await in_thread(lambda: self._targets(word, expires_s))
@@ -150,15 +150,23 @@ class Butterfly:
             reducing.take(word)
         return ReductionReply(uploads=targets)
 
-    def _open(self) -> Reducing:
+    def _open(self) -> Reducing | None:
+        """What is reduced for the round that is open: one that its owner has ended takes nothing more."""
+        current, reducing = self._board.round, self._reducing
+        if reducing is None or current is None or current.opened.plan_sha256 != reducing.plan_sha256:
+            return None
+        return reducing
+
+    def _led(self) -> Reducing:
         leadership = self._board.leadership
         if not leadership.leading:
             raise Rejected("not_leader", f"the leader is {self._board.journal.state.leader or 'not known yet'}")
         if not leadership.sure():
             raise Retryable("the lease could not be renewed in time; another may lead by now", timeouts.LEASE_RENEW_S)
-        if self._reducing is None:
+        reducing = self._open()
+        if reducing is None:
             raise Rejected("round_closed", "no plan is being reduced now")
-        return self._reducing
+        return reducing
 
     def _targets(self, word: Reduction, expires_s: int) -> tuple[MeanTarget, ...]:
         """In a thread: where to put what is not there."""
