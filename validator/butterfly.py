@@ -231,6 +231,7 @@ class Butterfly:
             self._after = await self._chain.block() + 1
         block_hash = await self._chain.finalized_hash(self._after)
         if block_hash is None:
+            self._trouble = f" (block {self._after} is not final yet)"
             return
         proofs = await in_thread(lambda: self._proofs(current, plan))
         seed = placement_seed(reducing.plan_sha256, block_hash)
