@@ -233,6 +233,9 @@ class Butterfly:
         if block_hash is None:
             self._trouble = f" (block {self._after} is not final yet)"
             return
+        if unheard := self._unheard(plan):
+            self._trouble = f" ({unheard} of their senders have not been heard of by this leader)"
+            return
         proofs = await in_thread(lambda: self._proofs(current, plan))
         seed = placement_seed(reducing.plan_sha256, block_hash)
         deal = deal_of(self._board.spec, self._board.counts(), seed, self._candidates(current, plan), proofs)
@@ -260,6 +263,13 @@ class Butterfly:
                 network, asn = network_of(member.host), board.asns.asn_of(member.host)
                 found[hotkey] = Candidate(hotkey, coldkey, network, asn)
         return list(found.values())
+
+    def _unheard(self, plan: RoundFrozen) -> int:
+        """Accepted members that a takeover counts as live, as long as their silence may last: by which network they
+        come is not known, so that related owners would pass for strangers."""
+        members, now_s = self._board.members, self._board.now_s()
+        accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
+        return sum(m.hotkey in accepted and m.beat is None and members.is_live(m, now_s) for m in members)
 
     def _proofs(self, current: Round, plan: RoundFrozen) -> dict[ShardId, tuple[Proof, ...]]:
         """In a thread: what the accepted deltas' ranges have for hashes."""
