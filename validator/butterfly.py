@@ -64,6 +64,8 @@ class Butterfly:
         """The block after the plan."""
         self._asked_s = -math.inf
         self._trouble = ""
+        self._hands: dict[Hotkey, asyncio.Lock] = {}
+        """Of each owner, so that it hands in one word at a time."""
 
     async def awaited(self, current: Round) -> str:
         """What the merge of the newest plan waits for; empty when it need not wait, or not any longer."""
@@ -143,12 +145,17 @@ class Butterfly:
             raise Rejected("wrong_hotkey", "the reduction is signed by another hotkey than the request")
         reducing = self._led()
         reducing.announce(word)
-        expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
-        targets = await in_thread(lambda: self._targets(word, expires_s))
-        if not targets and reducing.due(word.signer):
-            await in_thread(lambda: self._keep(word, record))
-            reducing.take(word)
-        return ReductionReply(uploads=targets)
+        # Only a word that brings something is kept, one after the other: the same one signed anew is other bytes, and
+        # nobody's words in the bucket are more than its duties.
+        async with self._hands.setdefault(word.signer, asyncio.Lock()):
+            if not reducing.brings(word):
+                return ReductionReply(uploads=())
+            expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
+            targets = await in_thread(lambda: self._targets(word, expires_s))
+            if not targets:
+                await in_thread(lambda: self._keep(word, record))
+                reducing.take(word)
+            return ReductionReply(uploads=targets)
 
     def _open(self) -> Reducing | None:
         """What is reduced for the round that is open: one that its owner has ended takes nothing more."""
@@ -197,7 +204,7 @@ class Butterfly:
         if self._dealing is not None:
             self._dealing.cancel()
         self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
-        self._asked_s = -math.inf
+        self._asked_s, self._hands = -math.inf, {}
 
     def _deadline_s(self, current: Round) -> float:
         now_s = self._board.now_s()
