@@ -41,10 +41,11 @@ from validator.board import Board
 from validator.means import Handed, Means
 from validator.outages import only_facts
 from validator.reducing import Deal, Place, Proof, Reducing
+from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 
 REDUCE_SHARE = 1 / 4
-"""Of the time to finish a round: so long the leader waits for the owners; what is left is enough to do it alone."""
+"""Of what is left of the time to finish a round: so long the leader waits for the owners, and can do it alone then."""
 BARRED_ROUNDS = 16
 """For which a miner that handed in a wrong mean gets no duties."""
 
@@ -63,6 +64,8 @@ class Butterfly:
         """The block after the plan."""
         self._asked_s = -math.inf
         self._trouble = ""
+        self._hands: dict[Hotkey, asyncio.Lock] = {}
+        """Of each owner, so that it hands in one word at a time."""
 
     async def awaited(self, current: Round) -> str:
         """What the merge of the newest plan waits for; empty when it need not wait, or not any longer."""
@@ -118,7 +121,7 @@ class Butterfly:
 
     def view(self, hotkey: Hotkey) -> ReduceView | None:
         """A miner's duties, for the reply to its heartbeat."""
-        reducing = self._reducing
+        reducing = self._open()
         if reducing is None or reducing.closed or reducing.deal is None:
             return None
         left_s = reducing.deadline_s - self._board.now_s()
@@ -140,23 +143,36 @@ class Butterfly:
         require_signer(word, record)
         if word.signer != caller.hotkey:
             raise Rejected("wrong_hotkey", "the reduction is signed by another hotkey than the request")
-        reducing = self._open()
+        reducing = self._led()
         reducing.announce(word)
-        expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
-        targets = await in_thread(lambda: self._targets(word, expires_s))
-        if not targets and reducing.due(word.signer):
-            reducing.take(word, await in_thread(lambda: self._keep(word, record)))
-        return ReductionReply(uploads=targets)
+        # Only a word that brings something is kept, one after the other: the same one signed anew is other bytes, and
+        # nobody's words in the bucket are more than its duties.
+        async with self._hands.setdefault(word.signer, asyncio.Lock()):
+            if not reducing.brings(word):
+                return ReductionReply(uploads=())
+            expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
+            targets = await in_thread(lambda: self._targets(word, expires_s))
+            if not targets:
+                reducing.take(word, await in_thread(lambda: self._keep(word, record)))
+            return ReductionReply(uploads=targets)
 
-    def _open(self) -> Reducing:
+    def _open(self) -> Reducing | None:
+        """What is reduced for the round that is open: one that its owner has ended takes nothing more."""
+        current, reducing = self._board.round, self._reducing
+        if reducing is None or current is None or current.opened.plan_sha256 != reducing.plan_sha256:
+            return None
+        return reducing
+
+    def _led(self) -> Reducing:
         leadership = self._board.leadership
         if not leadership.leading:
             raise Rejected("not_leader", f"the leader is {self._board.journal.state.leader or 'not known yet'}")
         if not leadership.sure():
             raise Retryable("the lease could not be renewed in time; another may lead by now", timeouts.LEASE_RENEW_S)
-        if self._reducing is None:
+        reducing = self._open()
+        if reducing is None:
             raise Rejected("round_closed", "no plan is being reduced now")
-        return self._reducing
+        return reducing
 
     def _targets(self, word: Reduction, expires_s: int) -> tuple[MeanTarget, ...]:
         """In a thread: where to put what is not there."""
@@ -188,10 +204,11 @@ class Butterfly:
         if self._dealing is not None:
             self._dealing.cancel()
         self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
-        self._asked_s = -math.inf
+        self._asked_s, self._hands = -math.inf, {}
 
     def _deadline_s(self, current: Round) -> float:
-        return self._board.now_s() + REDUCE_SHARE * current.policy.finish_deadline_s
+        now_s = self._board.now_s()
+        return now_s + REDUCE_SHARE * seconds_left(current.state, now_s, current.policy)
 
     async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
         """Go on with the deal, beside the driver's looks: the chain and the storage may take their time."""
@@ -221,6 +238,10 @@ class Butterfly:
             self._after = await self._chain.block() + 1
         block_hash = await self._chain.finalized_hash(self._after)
         if block_hash is None:
+            self._trouble = f" (block {self._after} is not final yet)"
+            return
+        if unheard := self._unheard(plan):
+            self._trouble = f" ({unheard} of their senders have not been heard of by this leader)"
             return
         proofs = await in_thread(lambda: self._proofs(current, plan))
         seed = placement_seed(reducing.plan_sha256, block_hash)
@@ -249,6 +270,13 @@ class Butterfly:
                 network, asn = network_of(member.host), board.asns.asn_of(member.host)
                 found[hotkey] = Candidate(hotkey, coldkey, network, asn)
         return list(found.values())
+
+    def _unheard(self, plan: RoundFrozen) -> int:
+        """Accepted members that a takeover counts as live, as long as their silence may last: by which network they
+        come is not known, so that related owners would pass for strangers."""
+        members, now_s = self._board.members, self._board.now_s()
+        accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
+        return sum(m.hotkey in accepted and m.beat is None and members.is_live(m, now_s) for m in members)
 
     def _proofs(self, current: Round, plan: RoundFrozen) -> dict[ShardId, tuple[Proof, ...]]:
         """In a thread: what the accepted deltas' ranges have for hashes."""

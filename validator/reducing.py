@@ -85,13 +85,17 @@ class Reducing:
         for copy in word.copies:
             self._announced[word.signer, (copy.shard, copy.partition)] = copy
 
+    def brings(self, word: Reduction) -> bool:
+        """Whether an announced word names anything that is not there yet. Raises as ``take``."""
+        self._require_open()
+        return any((word.signer, (copy.shard, copy.partition)) not in self._there for copy in word.copies)
+
     def take(self, word: Reduction, sha256: Sha256) -> None:
         """All that an announced word names is there, and the word itself, whose object has this hash.
 
         Raises ``Rejected('round_closed')``.
         """
-        if self.closed:
-            raise Rejected("round_closed", "it came when the leader had begun to merge")
+        self._require_open()
         for copy in word.copies:
             self._there.setdefault((word.signer, (copy.shard, copy.partition)), Kept(copy, sha256))
 
@@ -101,6 +105,10 @@ class Reducing:
         for (owner, place), kept in self._there.items():
             found.setdefault(place, {})[owner] = kept
         return found
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise Rejected("round_closed", "it came when the leader had begun to merge")
 
     def _check(self, deal: Deal, owner: Hotkey, copy: Copy) -> None:
         place = copy.shard, copy.partition

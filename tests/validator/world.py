@@ -125,22 +125,21 @@ class World:
         found = next(n for n in self.chain_world.subnet(self.spec.netuid).neurons if n.hotkey == signer.hotkey)
         return seat_of(found)
 
-    def validator(self, until: int | None = None) -> Validator:
-        """A fresh validator process over what the world holds."""
+    def validator(self, until: int | None = None, **changes: Any) -> Validator:
+        """A fresh validator process over what the world holds; ``changes`` replace parts of it."""
         wallet = MemoryWallet(VALIDATOR.hotkey, Coldkey(f"cold-{VALIDATOR.hotkey[:10]}"))
-        return assemble(
-            Parts(
-                spec=self.spec,
-                signer=VALIDATOR,
-                store=self.store,
-                chain=self.chain_world.port(wallet),
-                clock=self.clock,
-                evaluator=self.evaluator,
-                version="test",
-                until_revision=None if until is None else Revision(until),
-                patience=AT_ONCE,
-            )
+        parts = Parts(
+            spec=self.spec,
+            signer=VALIDATOR,
+            store=self.store,
+            chain=self.chain_world.port(wallet),
+            clock=self.clock,
+            evaluator=self.evaluator,
+            version="test",
+            until_revision=None if until is None else Revision(until),
+            patience=AT_ONCE,
         )
+        return assemble(dataclasses.replace(parts, **changes))
 
     def log(self) -> RunState:
         """The run as anybody reads it."""
@@ -193,10 +192,12 @@ class Miner:
     silent: bool = False
     upload: UploadProgress | None = None
     """What it says to be sending."""
+    host: str = ""
+    """Address that its requests come from."""
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.world.seat(self.signer), b"")
+        return Caller(self.world.seat(self.signer), b"", self.host)
 
     def train(self, tokens: int) -> None:
         """Say to have trained so many tokens more, up to the round's work."""
