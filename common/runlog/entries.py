@@ -189,7 +189,7 @@ class Gc:
     deltas_before: RoundId
     """Deltas of all rounds before this one go."""
     updates_before: RoundId
-    """Updates and partition means of all rounds before this one go."""
+    """Updates, partition means and reductions of all rounds before this one go."""
 
 
 EntryData = (

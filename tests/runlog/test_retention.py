@@ -22,7 +22,7 @@ from common.runlog.verify import verify_run
 from common.spec import RetentionSpec
 from common.units import Revision, RoundId, ShardId
 from miner.revisions import bring_to_head
-from tests.runlog.support import ALICE, MINERS, opened, ordered, slot, small_spec, steady
+from tests.runlog.support import ALICE, MINERS, aborted, opened, ordered, slot, small_spec, steady
 from tests.runlog.test_catchup import holder
 from tests.runlog.world import World, begin_world
 from validator.run_gc import outline
@@ -172,6 +172,72 @@ def test_the_first_snapshot_stays_and_is_proved() -> None:
     key = keys.snapshot_key(world.spec.run, Revision(0), ShardId(0), made.sha256)
     world.store.delete(key)
     with pytest.raises(VerifyError) as caught:
+        verify_run(world.store, world.spec.run)
+    assert caught.value.key == key
+
+
+def reduced_round(world: World, committed: bool = True) -> list[str]:
+    """A round whose partitions two miners have reduced; what they left in the bucket."""
+    world.append(opened(world.state))
+    plan = world.freeze(*[world.submit(miner, 0) for miner in MINERS])
+    left = [key for miner in MINERS[:2] for key in world.reduce(miner)]
+    if committed:
+        world.commit(plan)
+    else:
+        world.append(aborted(world.state, "finish_deadline"))
+    return left
+
+
+def test_what_owners_signed_goes_with_the_updates_of_its_round_and_not_before() -> None:
+    world = a_world()
+    left = [reduced_round(world) for _ in range(8)]
+    assert not verify_run(world.store, world.spec.run).unreferenced
+    collect(world)
+    assert world.state.floor == 6
+    verify_run(world.store, world.spec.run)
+    gone = set(delete(world))
+    for round_id, found in enumerate(left):
+        assert set(found) <= gone if round_id < 6 else not gone & set(found)
+    kinds = {parts.kind for key in gone if (parts := keys.parse_key(world.spec.run, key)) is not None}
+    assert kinds == {"delta", "update", "mean", "reduction", "snapshot"}
+    assert not verify_run(world.store, world.spec.run).unreferenced
+
+
+def test_what_owners_signed_in_an_aborted_round_is_left_over_and_goes_as_its_deltas_do() -> None:
+    world = a_world()
+    left = reduced_round(world, committed=False)
+    report = verify_run(world.store, world.spec.run)
+    assert sorted(report.unreferenced) == sorted(left)
+    assert not report.suspicious
+    for _ in range(8):
+        world.run_round()
+    collect(world)
+    assert set(left) <= set(delete(world))
+    assert not verify_run(world.store, world.spec.run).unreferenced
+
+
+def test_a_round_that_is_being_reduced_leaves_nothing_over() -> None:
+    world = a_world()
+    world.append(opened(world.state))
+    world.freeze(*[world.submit(miner, 0) for miner in MINERS])
+    world.reduce(MINERS[0])
+    assert not verify_run(world.store, world.spec.run).unreferenced
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("kind", ["mean", "reduction"])
+def test_what_retention_deletes_while_it_is_verified_is_not_missed(kind: str, named: bool) -> None:
+    world = a_world()
+    left = [key for _ in range(8) for key in reduced_round(world)]
+    if named:
+        collect(world)
+    key = next(key for key in left if kind in key)
+    world.store.before = lambda operation, at: world.store.delete(key) if (operation, at) == ("get", key) else None
+    if named:
+        verify_run(world.store, world.spec.run)
+        assert world.store.head(key) is None
+        return
+    with pytest.raises(VerifyError, match="no gc entry names it") as caught:
         verify_run(world.store, world.spec.run)
     assert caught.value.key == key
 

@@ -23,6 +23,7 @@ from common.records import (
     sign_manifest,
     sign_receipt,
 )
+from common.reductions import Copy, Reduction, sign_reduction
 from common.reports import MemberReport, Report, sign_report
 from common.runlog.commands import put_command, resume_command, rollback_command
 from common.runlog.entries import (
@@ -141,6 +142,24 @@ class World:
         revision = self.state.next_revision
         shards = tuple(self._merge(plan, revision, shard) for shard in sorted(self.memory))
         self.append(RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(self.spec, plan), shards))
+
+    def reduce(self, miner: KeypairSigner) -> list[str]:
+        """An owner's copy of partition 0 of every shard and its word for them, as the leader keeps them: the keys."""
+        opened_round = self.state.open_round
+        assert opened_round is not None
+        assert opened_round.plan_sha256 is not None
+        bodies = {shard: b"mean of shard %d in round %d" % (shard, opened_round.round) for shard in self.memory}
+        copies = tuple(
+            Copy(shard, 0, ObjectRef(sha256_hex(body), len(body)), sha256_hex(b"inputs"))
+            for shard, body in bodies.items()
+        )
+        word = Reduction(1, self.spec.run, miner.hotkey, opened_round.round, opened_round.plan_sha256, copies)
+        record = sign_reduction(word, miner).encode()
+        key = keys.reduction_key(self.spec.run, word.round, miner.hotkey, sha256_hex(record))
+        self.store.put(key, record)
+        for copy in copies:
+            self.store.put(word.key_of(copy), bodies[copy.shard])
+        return [key, *(word.key_of(copy) for copy in copies)]
 
     def pause_for_failures(self) -> None:
         """As many rounds as it takes end for what was delivered; then the run is paused."""
