@@ -86,11 +86,13 @@ class World:
         accepted: bool = True,
         put: bool = True,
         lie: Mapping[str, object] | None = None,
+        drip: int = 0,
     ) -> PlanMember:
-        """A miner's delta of the open round with its manifest and receipt, and its place in the plan."""
+        """A miner's delta of the open round with its manifest and receipt, and its place in the plan. ``drip`` is the
+        number of one that it sent before the final one; 0 for that."""
         assert self.state.open_round is not None
         base = self.state.open_round.base_revision
-        manifest, delta = self._manifest(miner, ShardId(shard))
+        manifest, delta = self._manifest(miner, ShardId(shard), drip)
         if lie:
             manifest = self._lying(manifest, lie)
         record = sign_manifest(manifest, miner)
@@ -196,11 +198,11 @@ class World:
         self.store.put(key, data)
         return key
 
-    def _manifest(self, miner: KeypairSigner, shard: ShardId) -> tuple[Manifest, bytes]:
+    def _manifest(self, miner: KeypairSigner, shard: ShardId, drip: int) -> tuple[Manifest, bytes]:
         opened_round = self.state.open_round
         assert opened_round is not None
         count = len(self.memory[shard].weights)
-        seed = [opened_round.round, shard, MINERS.index(miner)]
+        seed = [opened_round.round, shard, MINERS.index(miner), *([drip] if drip else [])]
         values = (np.random.default_rng(seed).standard_normal(count) * 1e-3).astype(np.float32)
         params = delta_params(self.spec.codec, opened_round.base_revision)
         delta = encode(values, params)
@@ -217,7 +219,7 @@ class World:
             base_sha256=base.sha256,
             shard=shard,
             delta=ref,
-            final=True,
+            final=not drip,
             tokens=64,
             steps=2,
             samples=(SampleRange(opened_round.round, base.revision, 0, 4),),
