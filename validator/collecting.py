@@ -24,10 +24,12 @@ from common.errors import BrigadeError, Rejected
 from common.runlog.lease import slot_age_s
 from common.runlog.materialise import load_snapshot
 from common.runlog.retention import Due, delete_after_s, due, held_back, is_named, next_gc
+from common.runlog.spent import Planned, is_spent, planned
 from common.runlog.state import RunState
 from common.store.port import ObjectInfo
 from common.units import Revision, RoundId, ShardId, format_bytes
 from validator.board import Board
+from validator.logtail import plans_since
 from validator.mending import mend
 
 MOST_DELETED = 2048
@@ -47,6 +49,8 @@ class Collector:
         """Slot of the newest entry whose objects are all gone."""
         self._proved: Revision | None = None
         """The floor to come, whose snapshot was read."""
+        self._planned: tuple[int, Planned] | None = None
+        """Slot of an entry, and the plans that matter to what it named."""
 
     async def at_boundary(self) -> None:
         """Between two rounds: write the entry that is ready, then go on in the background. Raises as ``append``."""
@@ -118,18 +122,26 @@ class Collector:
             size = format_bytes(sum(info.size_bytes for info in left))
             logger.bind(event="gc", objects=len(left)).info("deleted {} objects ({}) by retention", len(left), size)
         if len(left) < MOST_DELETED:
-            self._done_seq = found.seq
+            self._done_seq, self._planned = found.seq, None
 
     # In worker threads.
 
     def _left(self, run: RunState, found: Due) -> Iterator[ObjectInfo]:
+        plans = self._plans(run, found)
         prefixes = [keys.round_prefix(run.run, RoundId(number)) for number in found.rounds]
         prefixes += [keys.revision_prefix(run.run, Revision(number)) for number in found.revisions]
         for prefix in prefixes:
             for info in self._board.store.list(prefix):
                 parts = keys.parse_key(run.run, info.key)
-                if parts is not None and is_named(run, parts):
+                if parts is not None and (is_named(run, parts) or is_spent(run, plans, parts)):
                     yield info
+
+    def _plans(self, run: RunState, found: Due) -> Planned:
+        """Read once for each entry: no later plan names what lies before it."""
+        if self._planned is None or self._planned[0] != found.seq:
+            plans = plans_since(self._board.reader, run, RoundId(found.rounds.start))
+            self._planned = found.seq, planned(plans)
+        return self._planned[1]
 
     def _remove(self, objects: Sequence[ObjectInfo]) -> None:
         for info in objects:

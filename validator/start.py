@@ -35,6 +35,7 @@ from common.data.fetch import ensure_dataset
 from common.errors import OperatorError, Rejected, Retryable, SetupError
 from common.identity import KeypairSigner
 from common.logs import hide, setup_logging
+from common.merge.networks import AsnTable
 from common.model.device import choose_device
 from common.runlog.casput import Patience
 from common.runlog.reader import load_run
@@ -84,6 +85,8 @@ class Start:
     device: str
     threads: int
     until_revision: int | None
+    asns: AsnTable
+    """Which autonomous systems miners' addresses belong to, as far as the operator has said."""
     json_lines: bool
 
 
@@ -93,6 +96,8 @@ async def run_validator(settings: Start) -> None:
     setup_logging("validator", settings.folder / "logs", settings.json_lines)
     if settings.storage is not None:
         hide(settings.storage.secret_key)
+    if settings.asns.starts:
+        logger.info("the ASN table has {} ranges of addresses", len(settings.asns.starts))
     torch.set_num_threads(settings.threads)
     own = settings.folder / "validator"
     isolate_sdk(own / "sdk")
@@ -140,6 +145,7 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort, pub
         storage_file=settings.storage_file,
         reports_address=reports,
         patience=LOG_PATIENCE,
+        asns=settings.asns,
         reports=own,
     )
     validator = await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")

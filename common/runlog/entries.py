@@ -190,9 +190,9 @@ class Gc:
     floor: Revision
     """The oldest revision that stays whole. Snapshots of those before it go, but for that of revision 0."""
     deltas_before: RoundId
-    """Deltas of all rounds before this one go."""
+    """Deltas of all rounds before this one go, and the manifests of those that were replaced."""
     updates_before: RoundId
-    """Updates and partition means of all rounds before this one go."""
+    """Updates, partition means and reductions of all rounds before this one go."""
 
 
 EntryData = (
