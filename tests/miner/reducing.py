@@ -52,7 +52,7 @@ from tests.miner.leader import MINER, PATIENCE_S
 from tests.runlog.support import ALICE, MINERS, opened, small_spec
 from tests.runlog.world import begin_world
 from tests.support.httpserver import Reply, Request, ScriptedServer
-from validator.butterfly import deal_of
+from validator.dealing import deal_of
 from validator.reducing import Proof, Reducing
 
 SHARD = ShardId(0)
@@ -192,7 +192,7 @@ class Desk:
         self.reducing.announce(word)
         absent = [copy for copy in word.copies if self.world.store.head(word.key_of(copy)) is None]
         if not absent:
-            self.reducing.take(word)
+            self.reducing.take(word, sha256_hex(record.encode()))
         targets = []
         for copy in absent:
             url = self._server.url(f"/brigade/{word.key_of(copy)}")

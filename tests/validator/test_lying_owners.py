@@ -22,12 +22,11 @@ from common.runlog.recompute import MergeResult
 from common.runlog.remerge import rebuild
 from common.runlog.state import RunState
 from common.runlog.verify import verify_run
-from common.spec import ReduceSpec
 from common.store.port import ObjectReader
 from common.store.reader import StoreReader
 from common.units import Revision, ShardId
 from tests.support.specs import VALIDATOR
-from tests.validator.test_butterfly import MINERS, Twist, alone, liars, lie, play_round
+from tests.validator.butterflies import MINERS, UNDRAWN, Twist, bytes_of_a_leader_alone, liars, lie, play_round
 from tests.validator.test_following import WATCHER, caught_up, follower, may_lead
 from tests.validator.world import World
 from validator import merging
@@ -39,8 +38,6 @@ from validator.scoring.reports import read_reports
 
 Vectors = Mapping[ShardId, F32]
 Results = tuple[MergeResult, ...]
-__all__ = ["alone"]  # the fixture
-NONE_DRAWN = ReduceSpec("butterfly", 4, 2, 0)
 ALL_LIE: dict[int, Twist] = dict.fromkeys(range(MINERS), lie)
 
 
@@ -49,7 +46,7 @@ def harmful(values: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 
 def lied(dataset: Dataset) -> World:
-    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=NONE_DRAWN)
+    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=UNDRAWN)
     asyncio.run(play_round(world, ALL_LIE))
     return world
 
@@ -100,12 +97,10 @@ def test_what_was_committed_can_be_merged_again_and_verify_names_the_liars(datas
     assert sum("holds a lie of" in line for line in summary(report)) == len(report.wrong_means)
 
 
-def test_a_lie_that_does_harm_is_found_before_any_delta_is_suspected(
-    dataset: Dataset, alone: tuple[object, ...]
-) -> None:
-    world = World(dataset, reduce=NONE_DRAWN)
+def test_a_lie_that_does_harm_is_found_before_any_delta_is_suspected(dataset: Dataset) -> None:
+    world = World(dataset, reduce=UNDRAWN)
     asyncio.run(play_round(world, dict.fromkeys(range(MINERS), harmful)))
-    assert world.log().head_node.shards == alone
+    assert world.log().head_node.shards == bytes_of_a_leader_alone(dataset)
     assert world.log().head_node.reduced is None
     assert liars(world) == set(range(MINERS))
 
@@ -139,7 +134,7 @@ def test_a_leader_that_merges_something_else_than_what_it_names_is_convicted(
     def lying(state: RunState, plan: RoundFrozen, base: Memories, reader: ObjectReader, means: Vectors) -> Results:
         return honest(state, plan, base, reader, {shard: values / 2 for shard, values in means.items()})
 
-    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=NONE_DRAWN)
+    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=UNDRAWN)
     monkeypatch.setattr(merging, "merge_plan", lying)
     asyncio.run(play_round(world, {}))
     monkeypatch.setattr(merging, "merge_plan", honest)
@@ -152,7 +147,7 @@ def test_a_leader_that_merges_something_else_than_what_it_names_is_convicted(
 
 
 def test_honest_owners_are_not_convicted_and_a_false_conviction_is_not_proved(dataset: Dataset, tmp_path: Path) -> None:
-    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=NONE_DRAWN)
+    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=UNDRAWN)
     asyncio.run(play_round(world, {}))
     reader, log = StoreReader(world.store), LogReader(StoreReader(world.store), world.spec)
     other = lied(dataset)
