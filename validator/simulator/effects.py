@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from common.errors import Rejected
 from common.merge.outer import outer_step
 from common.runlog.entries import PlanMember, RoundFrozen
-from common.runlog.recompute import MergeResult, merge_values
+from common.runlog.recompute import MergeResult, merge_mean, merge_values
 from common.units import Revision
 from validator.gating import Entrant, judge, sharing
 from validator.harm import Search, examine
 from validator.judgement import judgement, without
+from validator.means import Handed
 from validator.members import Members
 from validator.merging import MOST_RISE_NATS, Merged
 from validator.round.facts import Harm
@@ -63,16 +64,21 @@ class Effects:
             raise Rejected("object_missing", f"no object at {found.manifest.key}")
         return body
 
-    def reduce(self, current: Round) -> None:
-        """Merge the newest plan and keep the result, or note what is wrong with it."""
+    def reduce(self, current: Round, handed: Handed | None = None) -> None:
+        """Merge the newest plan, from what owners have ``handed`` in if they have, and keep the result, or note what
+        is wrong with it."""
         world, state = self._world, self._records.state
         plan = state.open_round.plan if state.open_round is not None else None
         assert plan is not None
         base = current.state.base_revision
         weights, outer = world.ground.weights[base], world.outer[base]
         base_loss = world.ground.problem.loss(weights)
+        mean = world.means.gather(handed) if handed is not None else None
         try:
-            result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
+            if mean is not None:
+                result = merge_mean(world.spec, SHARD, plan, mean, weights, outer)
+            else:
+                result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
             new_loss = world.ground.problem.loss(result.new_weights)
             told = "" if new_loss <= base_loss + MOST_RISE_NATS else f"the loss would go from {base_loss} to {new_loss}"
         except Rejected as refusal:

@@ -31,6 +31,7 @@ from validator.simulator.desk import Desk
 from validator.simulator.effects import Effects
 from validator.simulator.events import Timer
 from validator.simulator.process import Process
+from validator.simulator.reduction import LeadersReduction
 from validator.simulator.work import Offer
 from validator.submissions import Submission, Submissions
 
@@ -57,6 +58,7 @@ class Leader(Process):
         world, limits = self._world, self._world.spec.round
         self._claim, self._records = world.roster.claim(self, self._life)
         self._effects = Effects(world, self._records)
+        self.reduction = LeadersReduction(world, self)
         self.members = Members(limits.member_timeout_s, limits.overlap, max(MAX_MEMBERS, len(world.seats)))
         self._nobody = Members(limits.member_timeout_s)
         self._desk = Desk(self._records, self.members, world.seats, world.queue, world.count, trust=world.fast)
@@ -334,7 +336,10 @@ class Leader(Process):
             assert current.harm is not None
             self._append(current.redo.plan(round_id, base, current.harm.attempt + 1), decision.reason)
         elif decision.action is Action.REDUCE:
-            self._work(world.settings.reduce_s, self._effects.reduce)
+            if self.reduction.awaited(current):
+                return world.settings.pause_s
+            handed = self.reduction.close(current)
+            self._work(world.settings.reduce_s, lambda held: self._effects.reduce(held, handed))
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
             self._append(current.merged.commit, f"round {round_id} makes a revision")
