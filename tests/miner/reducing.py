@@ -187,7 +187,7 @@ class Desk:
         )
 
     def _hand_in(self, request: ReductionRequest) -> ReductionReply:
-        word, _ = open_reduction(request.reduction, self.world.spec.run)
+        word, record = open_reduction(request.reduction, self.world.spec.run)
         self.words.append(word)
         self.reducing.announce(word)
         absent = [copy for copy in word.copies if self.world.store.head(word.key_of(copy)) is None]

@@ -16,7 +16,7 @@ from common.reductions import Copy, Reduction
 from common.runlog.recompute import accepted_members
 from common.spec import SCHEMA
 from common.units import Sha256
-from miner.reducer import MOST_HELD_BYTES
+from miner.duties import MOST_HELD_BYTES
 from validator.reducing import Place
 from validator.simulator.events import Timer
 from validator.simulator.links import Link, Transfer

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import Rejected
 from common.merge.outer import outer_step
+from common.reductions import Reduced
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import MergeResult, merge_mean, merge_values
 from common.units import Revision
@@ -73,10 +74,10 @@ class Effects:
         base = current.state.base_revision
         weights, outer = world.ground.weights[base], world.outer[base]
         base_loss = world.ground.problem.loss(weights)
-        mean = world.means.gather(handed) if handed is not None else None
+        means = world.means.gather(handed) if handed is not None else None
         try:
-            if mean is not None:
-                result = merge_mean(world.spec, SHARD, plan, mean, weights, outer)
+            if means is not None:
+                result = merge_mean(world.spec, SHARD, plan, means.vectors[SHARD], weights, outer)
             else:
                 result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
             new_loss = world.ground.problem.loss(result.new_weights)
@@ -89,10 +90,10 @@ class Effects:
         if told:
             self._trouble(current, plan, told, base_loss)
             return
-        self._store(current, plan, result)
+        self._store(current, plan, result, means.reduced if means is not None else None)
 
-    def _store(self, current: Round, plan: RoundFrozen, result: MergeResult) -> None:
-        commit = self._records.revision(plan, result)
+    def _store(self, current: Round, plan: RoundFrozen, result: MergeResult, reduced: Reduced | None) -> None:
+        commit = self._records.revision(plan, result, reduced)
         self._world.made[(commit.revision, result.weights_sha256)] = result
         current.merged = Merged(commit, (), "")
 

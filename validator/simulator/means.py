@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from common import keys
+from common.canonical import dumps
 from common.codec.container import HEADER_BYTES, header, partition_hashes
-from common.codec.params import F32, delta_params
+from common.codec.params import delta_params
 from common.errors import Rejected
 from common.merge.partition import PartitionReducer, byte_range, slices_of
 from common.records import ObjectRef
@@ -20,9 +21,11 @@ from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.runlog.remerge import read_delta
 from common.store.reader import StoreReader
+from common.typed import to_json
 from common.units import Sha256, sha256_hex
 from validator.bodies import RememberingReader
 from validator.means import Handed, gather
+from validator.means import Means as Gathered
 from validator.reducing import Proof
 from validator.simulator.bucket import BucketRecords
 from validator.simulator.records import NO_TRACE, SHARD, Records
@@ -51,12 +54,12 @@ class Means(Protocol):
         """Whether it lies there."""
         ...
 
-    def keep(self, word: Reduction) -> None:
-        """The owner's word stays in the bucket."""
+    def keep(self, word: Reduction) -> Sha256:
+        """The owner's word stays in the bucket; the hash of its object."""
         ...
 
-    def gather(self, handed: Handed) -> F32 | None:
-        """The mean of the plan from the owners' copies; None when the leader has to merge by itself."""
+    def gather(self, handed: Handed) -> Gathered | None:
+        """The means of the plan from the owners' copies; None when the leader has to merge by itself."""
         ...
 
 
@@ -94,12 +97,12 @@ class BucketMeans:
         info = self._records.store.head(word.key_of(copy))
         return info is not None and info.size_bytes == copy.mean.size_bytes
 
-    def keep(self, word: Reduction) -> None:
-        self._records.keep_word(word)
+    def keep(self, word: Reduction) -> Sha256:
+        return self._records.keep_word(word)
 
-    def gather(self, handed: Handed) -> F32 | None:
+    def gather(self, handed: Handed) -> Gathered | None:
         try:
-            return gather(self._records.spec, {SHARD: self.count}, handed, self._remembering).vectors[SHARD]
+            return gather(self._records.spec, {SHARD: self.count}, handed, self._remembering)
         except Rejected:
             return None  # what the plan accepts can't be added up: the merge says so too
 
@@ -146,8 +149,9 @@ class NamedMeans:
     def there(self, word: Reduction, copy: Copy) -> bool:
         return word.key_of(copy) in self._there
 
-    def keep(self, word: Reduction) -> None:
-        """Facts keep no evidence."""
+    def keep(self, word: Reduction) -> Sha256:
+        """Facts keep no evidence, only a name for it."""
+        return sha256_hex(dumps(to_json(word)))
 
-    def gather(self, handed: Handed) -> F32 | None:
+    def gather(self, handed: Handed) -> Gathered | None:
         return None

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from common.canonical import dumps
 from common.errors import Rejected
-from common.merge.butterfly import Candidate, audited, must_compute, placement_seed
+from common.merge.butterfly import Candidate, must_compute, placement_seed
 from common.merge.networks import network_of
 from common.reductions import MAX_COPIES, Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.typed import to_json
 from common.units import Hotkey, Sha256, sha256_hex
-from validator.butterfly import REDUCE_SHARE, deal_of
+from validator.butterfly import REDUCE_SHARE
+from validator.dealing import deal_of, drawn
 from validator.means import Handed
-from validator.reducing import Deal, Place, Reducing
+from validator.reducing import Place, Reducing
 from validator.rounds import Round
 from validator.simulator.records import SHARD
 from validator.simulator.settings import Settings
@@ -88,7 +89,7 @@ class LeadersReduction:
         if reducing.deal is None or not copies:
             self._book_alone(plan)
             return None
-        handed = Handed(plan, reducing.deal, copies, self._drawn(reducing.deal))
+        handed = Handed(plan, reducing.deal, copies, drawn(self._world.spec, reducing.deal, self._chance()))
         self._book(handed)
         return handed
 
@@ -114,8 +115,7 @@ class LeadersReduction:
         self._reducing.announce(word)
         missing = tuple(copy for copy in word.copies if not self._world.means.there(word, copy))
         if not missing and self._reducing.due(word.signer):
-            self._world.means.keep(word)
-            self._reducing.take(word)
+            self._reducing.take(word, self._world.means.keep(word))
         return missing
 
     # The deal.
@@ -148,11 +148,8 @@ class LeadersReduction:
             if members.lives(hotkey, world.queue.now_s)
         ]
 
-    def _drawn(self, deal: Deal) -> frozenset[Place]:
-        chance = self._world.dice.getrandbits(256).to_bytes(32, "big")
-        how = self._world.spec.reduce
-        drawn = audited(hashlib.sha256(deal.seed + chance).digest(), how.partitions, how.audits)
-        return frozenset((SHARD, partition) for partition in drawn)
+    def _chance(self) -> bytes:
+        return self._world.dice.getrandbits(256).to_bytes(32, "big")
 
     # The books.
 
@@ -172,15 +169,15 @@ class LeadersReduction:
         """As ``validator.means`` decides it: which partitions the leader computes, and why."""
         members = accepted_members(handed.plan, SHARD)
         traffic, ranges = self._world.traffic.of(handed.plan.round), self._world.ranges
-        kept, moved = ranges.kept(members), 0
+        in_memory, moved = ranges.kept(members), 0
         alone: dict[str, int] = {}
         for place, duty in handed.deal.duties.items():
             copies = handed.copies.get(place, {})
-            why = must_compute(duty, {owner: copy.mean.sha256 for owner, copy in copies.items()})
+            why = must_compute(duty, {owner: kept.copy.mean.sha256 for owner, kept in copies.items()})
             why = why or ("the draw" if place in handed.drawn else "")
             if why:
                 alone[why] = alone.get(why, 0) + 1
-                moved += 0 if kept else ranges.read_bytes(members, duty.partition, headers=False)
+                moved += 0 if in_memory else ranges.read_bytes(members, duty.partition, headers=False)
             else:
                 moved += ranges.mean_bytes(duty.partition)
         traffic.dealt, traffic.alone = len(handed.deal.duties), alone
