@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from loguru import logger
 
@@ -26,7 +27,7 @@ from validator.board import Board
 from validator.collecting import Collector
 from validator.effects import Effects
 from validator.following import Following
-from validator.handover import proven_before
+from validator.handover import known_before
 from validator.holding import Holding
 from validator.nextround import NextRound
 from validator.obeying import Obeying
@@ -153,14 +154,17 @@ class Driver:
             board.members.support(reports.supported(board.standing.report))
         convicted = self._following.convicted()
         own = board.signer.hotkey
-        board.members.learn(await in_thread(lambda: proven_before(board.store, run, own, convicted)))
+        before = await in_thread(lambda: known_before(board.store, run, own, convicted))
+        board.members.learn(before.rates)
+        for hotkey, until in before.bars.items():
+            board.members.bar(hotkey, until)
 
     async def _make_up(self) -> None:
         """Score the committed rounds whose reports are missing, oldest first."""
         board, run = self._board, self._board.journal.state
         for missing in await in_thread(lambda: unreported(run, board.reader, board.standing.reported_round)):
             if not self._following.is_wrong(missing.run.head):
-                self._scorer.add(missing)
+                self._scorer.add(replace(missing, lies=self._following.lies_of(missing.round)))
 
     def _expected(self) -> set[Hotkey]:
         """Who may be at work: who was in the last report, or before the first one every seat but the validators'."""

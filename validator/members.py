@@ -44,8 +44,6 @@ class Member:
     uplink: Uplink = field(default_factory=Uplink)
     host: str = ""
     """Address that its newest heartbeat came from, as our connection shows it."""
-    barred_until: int = 0
-    """Before this round it reduces nothing, since it handed in a wrong mean."""
     met_s: float = 0.0
     """When this process first heard from it; 0 before."""
     missed: int = 0
@@ -61,6 +59,7 @@ class Members:
         self._overlap = overlap
         self._most = most
         self._members: dict[Hotkey, Member] = {}
+        self._bars: dict[Hotkey, int] = {}
         self._ordered: list[Member] | None = None
 
     def __iter__(self) -> Iterator[Member]:
@@ -129,10 +128,12 @@ class Members:
             member.host = host
 
     def bar(self, hotkey: Hotkey, until: int) -> None:
-        """It reduces nothing before round ``until``."""
-        member = self._members.get(hotkey)
-        if member is not None:
-            member.barred_until = max(member.barred_until, until)
+        """It reduces nothing before round ``until``, whether it was heard of or not."""
+        self._bars[hotkey] = max(self._bars.get(hotkey, 0), until)
+
+    def barred_until(self, hotkey: Hotkey) -> int:
+        """Before this round it reduces nothing, since it handed in a wrong mean; 0: it never did."""
+        return self._bars.get(hotkey, 0)
 
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""

@@ -12,7 +12,7 @@ import pytest
 
 from common import keys
 from common.codec.params import F32
-from common.convictions import Conviction, MergedWrongly, ReducedWrongly, decode_conviction
+from common.convictions import Conviction, MergedWrongly, decode_conviction
 from common.data.dataset import Dataset
 from common.model.layout import weights_hash
 from common.runlog.entries import RoundFrozen
@@ -24,7 +24,7 @@ from common.runlog.state import RunState
 from common.runlog.verify import verify_run
 from common.store.port import ObjectReader
 from common.store.reader import StoreReader
-from common.units import Revision, ShardId
+from common.units import Revision, Sha256, ShardId
 from tests.support.specs import VALIDATOR
 from tests.validator.butterflies import MINERS, UNDRAWN, Twist, bytes_of_a_leader_alone, liars, lie, play_round
 from tests.validator.test_following import WATCHER, caught_up, follower, may_lead
@@ -106,8 +106,8 @@ def test_a_lie_that_does_harm_is_found_before_any_delta_is_suspected(dataset: Da
 
 
 @pytest.mark.parametrize("cut", ["word", "mean"])
-def test_a_leader_whose_evidence_is_gone_is_convicted_itself(dataset: Dataset, tmp_path: Path, cut: str) -> None:
-    """What it took by words or means that nobody can read, it merged by itself."""
+def test_what_can_not_be_read_accuses_nobody(dataset: Dataset, tmp_path: Path, cut: str) -> None:
+    """Words or means that a commit went by are not there: it is not proved, and nobody is blamed for it."""
     world = lied(dataset)
     for info in list(world.store.list(keys.run_prefix(world.spec.run))):
         parts = keys.parse_key(world.spec.run, info.key)
@@ -116,13 +116,41 @@ def test_a_leader_whose_evidence_is_gone_is_convicted_itself(dataset: Dataset, t
             world.store.delete(info.key)
 
     async def go() -> None:
-        watching, [found] = await watched(world, tmp_path)
-        assert (found.kind, found.accused) == ("merged_wrongly", VALIDATOR.hotkey)
-        assert "not led on from here" in watching.board.waiting_for
+        watching = follower(world, tmp_path)
+        for _ in range(10):
+            await watching.driver.step()
+            world.clock.advance(5.0)
+        assert list(watching.convictions.everything()) == []
 
     asyncio.run(go())
     with pytest.raises(VerifyError):
         verify_run(world.store, world.spec.run)
+
+
+@pytest.mark.parametrize("length", ["longer", "no float", "one value"])
+def test_a_mean_of_another_length_than_its_partition_ends_nobodys_process(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    """A leader and its own miners sign and take it: the leader is convicted."""
+    tail = {"longer": b"\0" * 4, "no float": b"\0", "one value": b""}[length]
+
+    def body(mean: PartitionMean) -> bytes:
+        whole = bytes(little_endian_bytes(mean.values + np.float32(0.25)))
+        return whole[:4] if length == "one value" else whole + tail
+
+    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=UNDRAWN)
+    monkeypatch.setattr(PartitionMean, "body", property(body))
+    monkeypatch.setattr(Reducing, "_check", lambda *_: None)
+    monkeypatch.setattr(means, "values_of", lambda data: np.resize(np.frombuffer(data[:4], dtype="<f4"), 4096))
+    asyncio.run(play_round(world, {}))
+    monkeypatch.undo()
+    assert world.log().head == 1
+
+    async def go() -> None:
+        _, found = await watched(world, tmp_path)
+        assert [one.kind for one in found] == ["merged_wrongly"]
+
+    asyncio.run(go())
 
 
 def test_a_leader_that_merges_something_else_than_what_it_names_is_convicted(
@@ -156,20 +184,22 @@ def test_honest_owners_are_not_convicted_and_a_false_conviction_is_not_proved(da
         assert (await watched(world, tmp_path / "honest"))[1] == []
         _, [true, *_] = await watched(other, tmp_path / "lied")
         node = world.log().revisions[Revision(1)]
-        assert true.reduced_wrongly is not None
-        slot = await world.validator().board.journal.slot_sha256(node.seq)
-        assert slot is not None
-        moved = replace(true, seq=node.seq, slot_sha256=slot)
+        fault = true.reduced_wrongly
+        assert fault is not None
+        assert node.plan_seq is not None
+        assert node.plan_sha256 is not None
+        moved = replace(true, seq=node.plan_seq, slot_sha256=node.plan_sha256)
         assert not recheck(reader, log, moved).proved
-        there = LogReader(StoreReader(other.store), other.spec)
-        bent = replace(true.reduced_wrongly.mean, hotkey=VALIDATOR.hotkey)
-        blamed = replace(true, reduced_wrongly=ReducedWrongly(Revision(1), bent))
-        assert not recheck(StoreReader(other.store), there, blamed).proved
-        beyond = replace(true.reduced_wrongly.mean, shard=ShardId(9))
-        assert not recheck(
-            StoreReader(other.store), there, replace(true, reduced_wrongly=ReducedWrongly(Revision(1), beyond))
-        ).proved
+        there, lied_of = StoreReader(other.store), LogReader(StoreReader(other.store), other.spec)
+        for lie_of in (
+            {"hotkey": VALIDATOR.hotkey},
+            {"shard": ShardId(9)},
+            {"partition": 99},
+            {"found": Sha256("0" * 64)},
+        ):
+            bent = replace(fault, mean=replace(fault.mean, **lie_of))  # type: ignore[arg-type]  # fields by name
+            assert not recheck(there, lied_of, replace(true, reduced_wrongly=bent)).proved
         leader = replace(true, reduced_wrongly=None, merged_wrongly=MergedWrongly(Revision(1), ()))
-        assert not recheck(StoreReader(other.store), there, leader).proved
+        assert not recheck(there, lied_of, leader).proved
 
     asyncio.run(go())

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from common.convictions import MAX_CODE, Conviction, MergedWrongly, ReducedWrongly, RejectedFalsely
 from common.errors import Rejected
-from common.runlog.entries import Entry, RoundFrozen
+from common.model.layout import run_layouts
+from common.runlog.entries import Entry, PlanMember, RoundFrozen
 from common.runlog.leftout import judge
 from common.runlog.reader import LogReader
-from common.runlog.remerge import Compared, compare, rebuild
+from common.runlog.reduced import why_not_wrong
+from common.runlog.remerge import Compared, compare, read_delta, rebuild
 from common.runlog.replay import Step
 from common.runlog.state import RunState
 from common.store.port import ObjectReader
@@ -76,14 +78,18 @@ def _rejected(reader: ObjectReader, state: RunState, entry: Entry, fault: Reject
 
 
 def _reduced(reader: ObjectReader, state: RunState, entry: Entry, fault: ReducedWrongly) -> Rechecked:
-    mean = fault.mean
-    if not 0 <= mean.shard < state.spec.num_shards:
-        return Rechecked(False, f"there is no shard {mean.shard}")
-    wrong = [found for one in _compared(reader, state, entry, fault.revision) for found in one.wrong_means]
-    if mean not in wrong:
-        return Rechecked(False, f"slot {entry.seq} took no such mean of {mean.hotkey}, or it is right")
-    told = f"its signed mean of partition {mean.partition} of shard {mean.shard} is {mean.found[:16]}…"
-    return Rechecked(True, f"{told}, the plan's deltas give {mean.computed[:16]}…")
+    mean, plan, spec = fault.mean, entry.data, state.spec
+    if not isinstance(plan, RoundFrozen) or not 0 <= mean.shard < spec.num_shards:
+        return Rechecked(False, f"slot {entry.seq} is no plan of such a shard")
+    count = run_layouts(spec.model, spec.num_shards)[mean.shard].total
+
+    def read(member: PlanMember) -> bytes:
+        return read_delta(reader, state.run, member)
+
+    why = why_not_wrong(reader, spec, plan, entry.slot_sha256, count, mean, read)
+    if why:
+        return Rechecked(False, why)
+    return Rechecked(True, f"{mean.hotkey} signed {mean.found[:16]}…, the plan's deltas give {mean.computed[:16]}…")
 
 
 def _compared(reader: ObjectReader, state: RunState, entry: Entry, revision: Revision) -> list[Compared]:
