@@ -1,7 +1,8 @@
-"""A validator's signed word that a leader did wrong, with all that a third party needs to check it again.
+"""A validator's signed word that a leader or a miner did wrong, with all that a third party needs to check it again.
 
-It lies among the validator's reports. What it accuses is a slot of the log, named by number and hash; the rest is in
-the bucket, so that ``brigade run verify`` needs nobody's word for it. Three kinds, of which each conviction has one.
+It lies among the validator's reports. What it accuses is a slot of the log, named by number and hash, or a miner whose
+signed word that slot names; the rest is in the bucket, so that ``brigade run verify`` needs nobody's word for it. Four
+kinds, of which each conviction has one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from common import canonical
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submission
+from common.runlog.reduced import WrongMean
 from common.runlog.remerge import Difference
 from common.spec import SCHEMA
 from common.typed import from_json, to_json
@@ -60,14 +62,27 @@ class RejectedFalsely:
 
 
 @dataclass(frozen=True)
+class ReducedWrongly:
+    """A miner's signed mean of a partition that a commit took, since its other owners told the same, and that is not
+    the mean of the plan's deltas."""
+
+    revision: Revision
+    mean: WrongMean
+
+
+Fault = LeftOut | MergedWrongly | RejectedFalsely | ReducedWrongly
+
+
+@dataclass(frozen=True)
 class Conviction:
-    """One fault of one leader. ValueError unless it has one kind."""
+    """One fault of one leader or miner. ValueError unless it has one kind."""
 
     schema: int
     run: str
     signer: Hotkey
     """The validator that found it."""
     leader: Hotkey
+    """Who wrote the slot."""
     round: RoundId
     seq: int
     """The slot of the log that is wrong: a plan, or a commit."""
@@ -77,21 +92,26 @@ class Conviction:
     left_out: LeftOut | None = None
     merged_wrongly: MergedWrongly | None = None
     rejected_falsely: RejectedFalsely | None = None
+    reduced_wrongly: ReducedWrongly | None = None
 
     def __post_init__(self) -> None:
         check_sha256(self.slot_sha256)
-        kinds = (self.left_out, self.merged_wrongly, self.rejected_falsely)
-        if sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("a conviction has one of left_out, merged_wrongly and rejected_falsely")
+        faults = (self.left_out, self.merged_wrongly, self.rejected_falsely, self.reduced_wrongly)
+        if sum(fault is not None for fault in faults) != 1:
+            raise ValueError("a conviction has one of left_out, merged_wrongly, rejected_falsely and reduced_wrongly")
         if min(self.round, self.seq) < 0 or len(self.told) > MAX_TOLD:
             raise ValueError(f"round and slot are at least 0, and told has at most {MAX_TOLD} characters")
 
     @property
     def kind(self) -> str:
-        """left_out, merged_wrongly or rejected_falsely."""
-        if self.left_out is not None:
-            return "left_out"
-        return "merged_wrongly" if self.merged_wrongly is not None else "rejected_falsely"
+        """left_out, merged_wrongly, rejected_falsely or reduced_wrongly."""
+        kinds = ("left_out", "merged_wrongly", "rejected_falsely", "reduced_wrongly")
+        return next(kind for kind in kinds if getattr(self, kind) is not None)
+
+    @property
+    def accused(self) -> Hotkey:
+        """Who did wrong: the leader that wrote the slot, or the miner whose word it names."""
+        return self.leader if self.reduced_wrongly is None else self.reduced_wrongly.mean.hotkey
 
 
 def left_out(submission: StoredSubmission) -> LeftOut:

@@ -65,6 +65,44 @@ class Reduction:
         return keys.mean_key(self.run, self.round, copy.shard, copy.partition, self.signer, copy.mean.sha256)
 
 
+@dataclass(frozen=True)
+class UsedWord:
+    """Names a word by which a commit went."""
+
+    hotkey: Hotkey
+    sha256: Sha256
+    """Of the object's bytes."""
+
+    def __post_init__(self) -> None:
+        check_sha256(self.sha256)
+
+
+@dataclass(frozen=True)
+class TakenParts:
+    """The partitions of one shard whose mean was taken from miners."""
+
+    shard: ShardId
+    partitions: tuple[int, ...]
+    """Ascending."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What a commit took from miners; the rest of its means its leader computed. ValueError unless all is in order."""
+
+    words: tuple[UsedWord, ...]
+    parts: tuple[TakenParts, ...]
+
+    def __post_init__(self) -> None:
+        words = [(word.hotkey, word.sha256) for word in self.words]
+        shards = [part.shard for part in self.parts]
+        ordered = words == sorted(set(words)) and shards == sorted(set(shards))
+        if not ordered or any(list(p.partitions) != sorted(set(p.partitions)) for p in self.parts):
+            raise ValueError("words, shards and partitions are ordered, each once")
+        if not words or not shards or not all(part.partitions for part in self.parts):
+            raise ValueError("it names words and the partitions that were taken by them, or is not there")
+
+
 def sign_reduction(reduction: Reduction, signer: Signer) -> SignedRecord:
     """Sign a reduction whose ``signer`` is the signer's hotkey."""
     if reduction.signer != signer.hotkey:

@@ -25,7 +25,7 @@ from common.runlog.reader import LogReader, load_run
 from common.spec import RunSpec, spec_hash
 from common.store.http import HttpClient
 from common.units import Hotkey, ShardId
-from common.wire import HeartbeatReply
+from common.wire import Heartbeat, HeartbeatReply
 from miner.complaints import Complaints
 from miner.context import Context
 from miner.deadlines import DEFAULT_NOTICE_S, Deadlines
@@ -197,7 +197,15 @@ class Agent:
         self._session = session = Session(context, uplink, meter, ledger, view, times)
         follower = Follower(context, session, where)
         http = HttpClient(connections=1)
-        reducer = Reducer(context, where.reader, lambda: link.client(_leader(session)), lambda: session.view, http)
+        reporter = Reporter(session, meter)
+        reducer = Reducer(
+            context,
+            where.reader,
+            lambda: link.client(_leader(session)),
+            lambda: session.view,
+            http,
+            sent=lambda: reporter.made,
+        )
         heart = Heart(
             link,
             meter,
@@ -206,8 +214,8 @@ class Agent:
             context.spec.round.heartbeat_s,
             context.patience("heartbeat"),
             leader=lambda: session.view.state.leader,
-            describe=Reporter(session, meter).describe,
-            on_reply=lambda reply: _heard(reply, follower, reducer),
+            describe=reporter.describe,
+            on_reply=lambda beat, reply: _heard(beat, reply, follower, reducer),
         )
         private = self._settings.allow_private
         complaints = Complaints(context, receipts, lambda: session.view, self._ports.chain, private)
@@ -262,9 +270,9 @@ def require_whole_model(spec: RunSpec) -> None:
         )
 
 
-def _heard(reply: HeartbeatReply, follower: Follower, reducer: Reducer) -> None:
+def _heard(beat: Heartbeat, reply: HeartbeatReply, follower: Follower, reducer: Reducer) -> None:
     follower.heard(reply)
-    reducer.heard(reply.reduce)
+    reducer.heard(beat.seq, reply)
 
 
 def _leader(session: Session) -> Hotkey:

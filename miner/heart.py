@@ -34,8 +34,9 @@ class Heart:
         patience: Patience,
         leader: Callable[[], Hotkey | None],
         describe: Callable[[], Heartbeat],
-        on_reply: Callable[[HeartbeatReply], None],
+        on_reply: Callable[[Heartbeat, HeartbeatReply], None],
     ) -> None:
+        """``on_reply`` is told what was sent, and the answer to it."""
         self._link = link
         self._meter = meter
         self._clock = clock
@@ -76,5 +77,6 @@ class Heart:
             raise Retryable("no validator leads the run yet")
         client = await self._link.client(leader)
         with self._meter.heartbeat_first():
-            reply = await client.heartbeat(self._describe())
-        self._on_reply(reply)
+            beat = self._describe()
+            reply = await client.heartbeat(beat)
+        self._on_reply(beat, reply)

@@ -1,8 +1,9 @@
 """A miner's duties in the butterfly: the mean of a partition, from just its byte range of every accepted delta.
 
-They come with the replies to heartbeats and are done beside the training; what the leader still asks for after a
-restart is simply done again. Memory is bounded: the means of one hand-in are held, and one partition is added up at a
-time. Nothing here ends the process: a duty that can't be done is left to the leader, and the log says why.
+They come with the replies to heartbeats and are done beside the training; what a leader still asks for when it has had
+time to count it, or after a restart, is done again (``duties.py``). Memory is bounded: the means of one hand-in are
+held, of earlier ones what fits beside them, and one partition is added up at a time. Nothing here ends the process: a
+duty that can't be done is left to the leader, and the log says why.
 """
 
 from __future__ import annotations
@@ -30,37 +31,44 @@ from common.store.port import RangeReader
 from common.store.retry import RetryPolicy
 from common.store.transfer import upload
 from common.units import RoundId, Sha256, ShardId
-from common.wire import MeanDuty, MeanTarget, ReduceView
+from common.wire import HeartbeatReply, MeanDuty, MeanTarget
 from miner.context import Context
+from miner.duties import Asked, Duties, Place, place_of
 from miner.follow import LogView
 from miner.uplink import GetClient
 
-MOST_HELD_BYTES = 64 << 20
-"""Of means in one hand-in, unless one alone is larger."""
 PUT_POLICY = RetryPolicy(attempts=3)
-Place = tuple[ShardId, int]
 
 
 class Reducer:
     """Does the duties of one process. The event loop owns it."""
 
     def __init__(
-        self, context: Context, reader: RangeReader, client: GetClient, view: Callable[[], LogView], http: HttpClient
+        self,
+        context: Context,
+        reader: RangeReader,
+        client: GetClient,
+        view: Callable[[], LogView],
+        http: HttpClient,
+        sent: Callable[[], int],
     ) -> None:
-        """``client`` gives the present leader's; ``view`` the log as it was last read."""
+        """``client`` gives the present leader's; ``view`` the log as it was last read; ``sent`` as in ``Duties``."""
         self._context = context
         self._reader = reader
         self._client = client
         self._view = view
         self._http = http
-        self._wanted: ReduceView | None = None
+        self._duties = Duties(sent)
+        self._newest: Asked | None = None
         self._asked = asyncio.Event()
         self._patience = context.patience("reducing")
 
-    def heard(self, wanted: ReduceView | None) -> None:
-        """What the newest reply to a heartbeat asks for."""
-        self._wanted = wanted
-        if wanted is not None:
+    def heard(self, beat: int, reply: HeartbeatReply) -> None:
+        """The newest reply, and the number of the heartbeat that it answers."""
+        opened = self._view().state.open_round
+        self._duties.end(opened.plan_sha256 if opened else None)
+        self._newest = Asked(reply.reduce, reply.instance, beat) if reply.reduce else None
+        if self._newest is not None:
             self._asked.set()
 
     async def run(self) -> None:
@@ -69,38 +77,36 @@ class Reducer:
             await self._asked.wait()
             self._asked.clear()
             try:
-                await self._do()
+                await self.turn()
             except RemoteError as error:
                 await self._patience.bear(error)
             else:
                 self._patience.relax()
 
-    async def _do(self) -> None:
-        """One hand-in; when more is due, the next reply asks again."""
-        wanted, opened = self._wanted, self._view().state.open_round
-        if wanted is None or opened is None or opened.plan is None or opened.plan_sha256 != wanted.plan_sha256:
+    async def turn(self) -> None:
+        """One hand-in of what was asked for last, if it is due; when more is due, the next reply asks again."""
+        asked, opened = self._newest, self._view().state.open_round
+        if asked is None or opened is None or opened.plan is None or opened.plan_sha256 != asked.view.plan_sha256:
             return  # the log is not there yet, or has gone on: the next reply tells
         plan, over = opened.plan, threading.Event()
+        duties = self._duties.next(asked, lambda duty: self._slice(duty).mean_bytes)
+        if not duties:
+            return  # the reply was made before the leader counted what was handed in
         try:
-            async with asyncio.timeout(wanted.seconds_left):
-                means = await in_thread(lambda: self._compute(plan, wanted, over))
-                await self._hand_in(plan, Sha256(wanted.plan_sha256), means, over)
+            async with asyncio.timeout(asked.view.seconds_left):
+                held = {place_of(duty): mean for duty in duties if (mean := self._duties.held(duty)) is not None}
+                missing = [duty for duty in duties if place_of(duty) not in held]
+                made = await in_thread(lambda: self._compute(plan, missing, over))
+                self._duties.hold(asked, made)
+                await self._hand_in(plan, asked, held | made, over)
         except TimeoutError:
-            logger.warning("round {}: the time to reduce is over; the leader does the rest", wanted.round)
+            logger.warning("round {}: the time to reduce is over; the leader does the rest", plan.round)
         finally:
             over.set()
 
-    def _compute(self, plan: RoundFrozen, wanted: ReduceView, over: threading.Event) -> dict[Place, PartitionMean]:
-        """In a thread: the first duties, as many as may be held."""
-        means: dict[Place, PartitionMean] = {}
-        held_bytes = 0
-        for duty in wanted.duties:
-            where = self._slice(duty)
-            if means and held_bytes + where.mean_bytes > MOST_HELD_BYTES:
-                break
-            held_bytes += where.mean_bytes
-            means[ShardId(duty.shard), duty.partition] = self._mean(plan, duty, where, over)
-        return means
+    def _compute(self, plan: RoundFrozen, duties: list[MeanDuty], over: threading.Event) -> dict[Place, PartitionMean]:
+        """In a thread."""
+        return {place_of(duty): self._mean(plan, duty, self._slice(duty), over) for duty in duties}
 
     def _slice(self, duty: MeanDuty) -> Slice:
         spec = self._context.spec
@@ -129,9 +135,10 @@ class Reducer:
         return header, self._reader.fetch_range(key, start=start, end=end, size_bytes=size)
 
     async def _hand_in(
-        self, plan: RoundFrozen, plan_sha256: Sha256, means: dict[Place, PartitionMean], over: threading.Event
+        self, plan: RoundFrozen, asked: Asked, means: dict[Place, PartitionMean], over: threading.Event
     ) -> None:
-        record = sign_reduction(self._word(plan, plan_sha256, means), self._context.signer)
+        word = self._word(plan, Sha256(asked.view.plan_sha256), means)
+        record = sign_reduction(word, self._context.signer)
         client = await self._client()
         reply = await client.reduced(record)
         for target in reply.uploads:
@@ -141,6 +148,7 @@ class Reducer:
             await self._put(target, mean, over)
         if reply.uploads and (await client.reduced(record)).uploads:
             raise Rejected("not_uploaded", "the leader does not find the means that were put")
+        self._duties.count(asked, means)
         logger.bind(event="reduced", round=int(plan.round)).info("round {}: handed in {} means", plan.round, len(means))
 
     async def _put(self, target: MeanTarget, mean: PartitionMean, over: threading.Event) -> None:

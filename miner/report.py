@@ -29,16 +29,17 @@ class Reporter:
     def __init__(self, session: Session, meter: UploadMeter) -> None:
         self._session = session
         self._meter = meter
-        self._count = 0
+        self.made = 0
+        """Number of the newest."""
 
     def describe(self) -> Heartbeat:
         """The present state."""
-        self._count += 1
+        self.made += 1
         session, context, share = self._session, self._session.context, self._share()
         progress, held = context.worker.progress(), session.held
         return Heartbeat(
             session=context.session,
-            seq=self._count,
+            seq=self.made,
             phase=phase(session),
             round=share.round,
             revision=held.revision if held else None,

@@ -28,6 +28,7 @@ from validator.members import Members
 from validator.membership import Membership
 from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
+from validator.round.facts import Held
 from validator.rounds import Round
 from validator.scoring.policy import Seat
 from validator.submissions import Submissions
@@ -80,6 +81,8 @@ class Board:
     round: Round | None = None
     carried: Submissions | None = None
     """What was delivered to the round before, when this process led it."""
+    held: Held = field(default_factory=Held)
+    """What the next round takes over of time that did not count; set with each takeover and at each round's end."""
     waiting_for: str = "starting"
     diary: Diary = field(default_factory=Diary)
     stalls: tuple[Stall, ...] = ()

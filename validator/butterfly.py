@@ -12,7 +12,6 @@ the deal is known to owners before they hand in, and who knows what will be chec
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Callable
 
@@ -21,26 +20,20 @@ from loguru import logger
 from common import keys, timeouts
 from common.blocking import in_thread
 from common.chain.port import ChainPort
-from common.codec.container import partition_hashes
-from common.codec.params import delta_params
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import SignedRecord
-from common.merge.butterfly import WRONG_MEAN, Candidate, audited, place, placement_seed
-from common.merge.networks import network_of
-from common.merge.partition import inputs_sha256, slices_of
+from common.merge.butterfly import WRONG_MEAN, placement_seed
 from common.reductions import MAX_COPIES, Copy, Reduction, open_reduction, require_signer
-from common.runlog.entries import PlanMember, RoundFrozen
-from common.runlog.recompute import accepted_members
-from common.runlog.remerge import read_delta
-from common.spec import RunSpec
+from common.runlog.entries import RoundFrozen
 from common.store.port import MAX_PRESIGN_S
-from common.units import Hotkey, RoundId, ShardId, sha256_hex
+from common.units import Hotkey, RoundId, Sha256, sha256_hex
 from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, UploadTarget
 from validator.api.security import Caller
 from validator.board import Board
+from validator.dealing import candidates, deal_of, drawn, proofs_of, unheard_senders
 from validator.means import Handed, Means
 from validator.outages import only_facts
-from validator.reducing import Deal, Place, Proof, Reducing
+from validator.reducing import Reducing
 from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 
@@ -96,7 +89,7 @@ class Butterfly:
         copies = reducing.copies()
         if reducing.deal is None or not copies:
             return None
-        return Handed(plan, reducing.deal, copies, self._drawn(reducing.deal))
+        return Handed(plan, reducing.deal, copies, drawn(self._board.spec, reducing.deal, self._entropy(32)))
 
     def judge(self, current: Round, means: Means) -> None:
         """Name who handed in what is wrong, and who was late."""
@@ -153,8 +146,7 @@ class Butterfly:
             expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
             targets = await in_thread(lambda: self._targets(word, expires_s))
             if not targets:
-                await in_thread(lambda: self._keep(word, record))
-                reducing.take(word)
+                reducing.take(word, await in_thread(lambda: self._keep(word, record)))
             return ReductionReply(uploads=targets)
 
     def _open(self) -> Reducing | None:
@@ -191,12 +183,13 @@ class Butterfly:
         upload = UploadTarget(url=put.url, headers=dict(put.headers), expires_in_s=float(expires_s))
         return MeanTarget(shard=copy.shard, partition=copy.partition, upload=upload)
 
-    def _keep(self, word: Reduction, record: SignedRecord) -> None:
-        """In a thread: the signed word stays in the bucket, as evidence."""
+    def _keep(self, word: Reduction, record: SignedRecord) -> Sha256:
+        """In a thread: the signed word stays in the bucket, as evidence; the hash of its object."""
         body = record.encode()
-        key = keys.reduction_key(word.run, word.round, word.signer, sha256_hex(body))
+        sha256 = sha256_hex(body)
         with only_facts():
-            self._board.store.put(key, body)
+            self._board.store.put(keys.reduction_key(word.run, word.round, word.signer, sha256), body)
+        return sha256
 
     # The deal.
 
@@ -240,12 +233,12 @@ class Butterfly:
         if block_hash is None:
             self._trouble = f" (block {self._after} is not final yet)"
             return
-        if unheard := self._unheard(plan):
+        if unheard := unheard_senders(self._board, plan):
             self._trouble = f" ({unheard} of their senders have not been heard of by this leader)"
             return
-        proofs = await in_thread(lambda: self._proofs(current, plan))
+        proofs = await in_thread(lambda: proofs_of(self._board, current, plan))
         seed = placement_seed(reducing.plan_sha256, block_hash)
-        deal = deal_of(self._board.spec, self._board.counts(), seed, self._candidates(current, plan), proofs)
+        deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
         if not reducing.closed:
             reducing.begin(deal)
         logger.info(
@@ -255,73 +248,3 @@ class Butterfly:
             len(reducing.owners),
             self._after,
         )
-
-    def _candidates(self, current: Round, plan: RoundFrozen) -> list[Candidate]:
-        """Accepted members that live and have not handed in anything wrong lately."""
-        board, now_s = self._board, self._board.now_s()
-        coldkeys = current.judgement.coldkeys if current.judgement else {}
-        found = {}
-        for hotkey in sorted({member.hotkey for member in plan.members if member.decision == "accepted"}):
-            member, seat = board.members.get(hotkey), board.membership.known(hotkey)
-            coldkey = coldkeys.get(hotkey) or (seat.coldkey if seat else None)
-            if member is None or coldkey is None or not board.members.is_live(member, now_s):
-                continue
-            if member.barred_until <= plan.round:
-                network, asn = network_of(member.host), board.asns.asn_of(member.host)
-                found[hotkey] = Candidate(hotkey, coldkey, network, asn)
-        return list(found.values())
-
-    def _unheard(self, plan: RoundFrozen) -> int:
-        """Accepted members that a takeover counts as live, as long as their silence may last: by which network they
-        come is not known, so that related owners would pass for strangers."""
-        members, now_s = self._board.members, self._board.now_s()
-        accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
-        return sum(m.hotkey in accepted and m.beat is None and members.is_live(m, now_s) for m in members)
-
-    def _proofs(self, current: Round, plan: RoundFrozen) -> dict[ShardId, tuple[Proof, ...]]:
-        """In a thread: what the accepted deltas' ranges have for hashes."""
-        shards = sorted({member.shard for member in plan.members if member.decision == "accepted"})
-        return {
-            shard: tuple(self._proof(current, member) for member in accepted_members(plan, shard)) for shard in shards
-        }
-
-    def _proof(self, current: Round, member: PlanMember) -> Proof:
-        board, spec, delta = self._board, self._board.spec, member.delta
-        key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, delta.sha256)
-        header = board.reader.header(key, sha256=delta.sha256, size_bytes=delta.size_bytes)
-        known = current.submissions.find((member.round, member.shard, member.hotkey, delta.sha256))
-        if known is not None and known.finding is not None and known.finding.ok:
-            return header, known.manifest.partitions
-        params, body = delta_params(spec.codec, member.base_revision), read_delta(board.reader, spec.run, member)
-        return header, partition_hashes(body, board.counts()[member.shard], params, spec.reduce.partitions)
-
-    def _drawn(self, deal: Deal) -> frozenset[Place]:
-        chance = self._entropy(32)
-        return frozenset(
-            (shard, partition)
-            for shard in deal.proofs
-            for partition in audited(
-                hashlib.sha256(deal.seed + chance + f"shard {shard}".encode()).digest(),
-                self._board.spec.reduce.partitions,
-                self._board.spec.reduce.audits,
-            )
-        )
-
-
-def deal_of(
-    spec: RunSpec,
-    counts: dict[ShardId, int],
-    seed: bytes,
-    candidates: list[Candidate],
-    proofs: dict[ShardId, tuple[Proof, ...]],
-) -> Deal:
-    """Everybody's duties. Pure. Partitions without a value are nobody's."""
-    how, duties, sizes, inputs = spec.reduce, {}, {}, {}
-    for shard, members in proofs.items():
-        placed = place(seed, candidates, how.partitions, how.redundancy, shard)
-        for duty, where in zip(placed, slices_of(spec, counts[shard]), strict=True):
-            if where.mean_bytes:
-                at = shard, duty.partition
-                duties[at], sizes[at] = duty, where.mean_bytes
-                inputs[at] = inputs_sha256((header, ranges[duty.partition]) for header, ranges in members)
-    return Deal(seed, duties, sizes, inputs, proofs)

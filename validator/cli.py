@@ -15,6 +15,7 @@ import typer
 
 from common import options
 from common.errors import OperatorError
+from common.merge.networks import NO_TABLE
 
 app = typer.Typer(no_args_is_help=True, help="Lead, merge, score and pay.", rich_markup_mode=None)
 
@@ -65,6 +66,13 @@ def start(
         int | None,
         typer.Option(envvar="BRIGADE_UNTIL_REVISION", min=0, help="Open no round once the head has this number."),
     ] = None,
+    asn_table: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="BRIGADE_ASN_TABLE",
+            help='File of lines "prefix asn": miners of one ASN are taken for related when partitions are dealt.',
+        ),
+    ] = None,
     json_lines: options.JsonLines = False,
 ) -> None:
     """Run the validator until SIGTERM or Ctrl-C."""
@@ -75,6 +83,7 @@ def start(
         options.storage_config("--storage", storage, endpoint, bucket, prefix, region, *keys) if given else None
     )
     check_host(host, publish_ip)
+    from validator.asntable import read_asn_table
     from validator.start import Start, run_validator
 
     folder = directory.absolute()
@@ -94,6 +103,7 @@ def start(
         device=device,
         threads=threads or os.cpu_count() or 1,
         until_revision=until_revision,
+        asns=read_asn_table(asn_table) if asn_table else NO_TABLE,
         json_lines=json_lines,
     )
     asyncio.run(run_validator(settings))

@@ -21,12 +21,15 @@ from loguru import logger
 from common import keys
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected
+from common.runlog.lease import slot_age_s
 from common.runlog.materialise import load_snapshot
 from common.runlog.retention import Due, delete_after_s, due, held_back, is_named, next_gc
+from common.runlog.spent import Planned, is_spent, planned
 from common.runlog.state import RunState
 from common.store.port import ObjectInfo
 from common.units import Revision, RoundId, ShardId, format_bytes
 from validator.board import Board
+from validator.logtail import plans_since
 from validator.mending import mend
 
 MOST_DELETED = 2048
@@ -46,6 +49,8 @@ class Collector:
         """Slot of the newest entry whose objects are all gone."""
         self._proved: Revision | None = None
         """The floor to come, whose snapshot was read."""
+        self._planned: tuple[int, Planned] | None = None
+        """Slot of an entry, and the plans that matter to what it named."""
 
     async def at_boundary(self) -> None:
         """Between two rounds: write the entry that is ready, then go on in the background. Raises as ``append``."""
@@ -104,7 +109,7 @@ class Collector:
         """A slice of what the newest entry named and is there still."""
         found = due(run)
         assert found is not None
-        if await in_thread(lambda: self._age_s(run, found)) < delete_after_s(run.spec):
+        if await in_thread(lambda: slot_age_s(self._board.store, run.run, found.seq)) < delete_after_s(run.spec):
             return
         left = await in_thread(lambda: list(islice(self._left(run, found), MOST_DELETED)))
         for start in range(0, len(left), BATCH):
@@ -117,24 +122,26 @@ class Collector:
             size = format_bytes(sum(info.size_bytes for info in left))
             logger.bind(event="gc", objects=len(left)).info("deleted {} objects ({}) by retention", len(left), size)
         if len(left) < MOST_DELETED:
-            self._done_seq = found.seq
+            self._done_seq, self._planned = found.seq, None
 
     # In worker threads.
 
-    def _age_s(self, run: RunState, found: Due) -> float:
-        """Of the entry, by the storage's clock: the lease was written a moment ago. 0 when either is not there."""
-        slot = self._board.store.head(keys.log_key(run.run, found.seq))
-        lease = self._board.store.head(keys.lease_key(run.run))
-        return 0.0 if slot is None or lease is None else lease.modified_s - slot.modified_s
-
     def _left(self, run: RunState, found: Due) -> Iterator[ObjectInfo]:
+        plans = self._plans(run, found)
         prefixes = [keys.round_prefix(run.run, RoundId(number)) for number in found.rounds]
         prefixes += [keys.revision_prefix(run.run, Revision(number)) for number in found.revisions]
         for prefix in prefixes:
             for info in self._board.store.list(prefix):
                 parts = keys.parse_key(run.run, info.key)
-                if parts is not None and is_named(run, parts):
+                if parts is not None and (is_named(run, parts) or is_spent(run, plans, parts)):
                     yield info
+
+    def _plans(self, run: RunState, found: Due) -> Planned:
+        """Read once for each entry: no later plan names what lies before it."""
+        if self._planned is None or self._planned[0] != found.seq:
+            plans = plans_since(self._board.reader, run, RoundId(found.rounds.start))
+            self._planned = found.seq, planned(plans)
+        return self._planned[1]
 
     def _remove(self, objects: Sequence[ObjectInfo]) -> None:
         for info in objects:

@@ -17,6 +17,7 @@ from loguru import logger
 from common import timeouts
 from common.blocking import in_thread
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
+from common.runlog.lease import slot_age_s
 from common.runlog.rules import REFUSALS
 from common.runlog.writer import LostSlot
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
@@ -30,6 +31,7 @@ from validator.holding import Holding
 from validator.nextround import NextRound
 from validator.obeying import Obeying
 from validator.openround import OpenRound
+from validator.round import deadlines
 from validator.rounds import unreported
 from validator.scorer import Scorer
 from validator.scoring import reports
@@ -136,6 +138,9 @@ class Driver:
         if board.membership.metagraph is None:
             raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)
         board.carried = None
+        run = board.journal.state
+        passed_s = await in_thread(lambda: slot_age_s(board.store, run.run, run.turned_seq))
+        board.held = deadlines.unseen(run, passed_s, board.now_s())
         board.members.expect(sorted(self._expected()), board.now_s())
         await self._learn()
         await self._make_up()

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from loguru import logger
 
 from common.blocking import in_thread
-from common.codec.params import F32
 from common.errors import Rejected, Retryable
 from common.keys import delta_key
 from common.runlog.entries import PlanMember
 from common.runlog.remerge import read_delta
 from common.runlog.rules import MAX_ATTEMPTS
 from common.runlog.state import RunState
-from common.units import Coldkey, Hotkey, Revision, ShardId
+from common.units import Coldkey, Hotkey, Revision
 from validator import merging
 from validator.board import Board
 from validator.butterfly import Butterfly
@@ -31,7 +31,7 @@ from validator.harm import Search, Trouble, examine
 from validator.heads import Heads, Memories
 from validator.intake import Intake
 from validator.judgement import without
-from validator.means import gather
+from validator.means import Handed, Means, gather
 from validator.round.deadlines import reading_left_s, seconds_left
 from validator.round.facts import Harm
 from validator.rounds import Round
@@ -40,8 +40,6 @@ from validator.submissions import Standing, Submission
 from validator.uploads import Uploads
 
 T = TypeVar("T")
-Vectors = Mapping[ShardId, F32]
-"""The mean of each shard."""
 LEFT_OUT = Finding("not_uploaded", "the storage answers, but does not give this object")
 LEAST_LOOK_S = 1.0
 """For a look that comes when the time for reading is over: enough for what is at hand."""
@@ -71,7 +69,7 @@ class Effects:
     async def judge(self, current: Round) -> None:
         """Close the submissions, look a last time for what nobody announced as complete, read it, run the gates."""
         board, run = self._board, self._board.journal.state
-        round_id, base = current.state.round, current.state.base_revision
+        base = current.state.base_revision
         current.submissions.closed = True
         await self._last_looks(current, current.submissions.unfinished())
         while unchecked := current.submissions.unchecked():
@@ -79,7 +77,7 @@ class Effects:
         entrants = [self._entrant(standing) for standing in current.submissions.for_plan()]
         now_s = board.now_s()
         count = sharing(entrants, lambda hotkey: board.members.lives(hotkey, now_s))
-        terms = board.members.terms(board.spec, base, round_id, now_s, count)
+        terms = board.members.terms(board.spec, current.state, now_s, count)
         read, left_s = partial(self._read, current), seconds_left(current.state, board.now_s(), current.policy)
         judging = in_thread(lambda: judge(board.spec, base, run.merged, entrants, board.counts(), read, terms))
         # Deltas that memory did not keep are read again: as long as what is judged can still be planned.
@@ -120,8 +118,14 @@ class Effects:
         until_s = self._board.now_s() + TRIAL_SHARE * current.policy.finish_deadline_s
         try:
             coldkeys = current.judgement.coldkeys if current.judgement else {}
-            means = await self._means(current)
+            handed = self._butterfly.close(current) if self._butterfly else None
+            means = None if handed is None else await self._means(current, handed)
             found = await in_thread(lambda: self._merge(run, coldkeys, until_s, means))
+            if handed is not None and isinstance(found, Trouble) and not found.evidence:
+                # An owner's lie does the same harm as a sender's delta: nobody is suspected before it is ruled out.
+                logger.warning("with the means of miners the merge does harm: computing all of them here")
+                computed = await self._means(current, replace(handed, drawn=frozenset(handed.deal.duties)))
+                found = await in_thread(lambda: self._merge(run, coldkeys, until_s, computed))
         except Rejected as refusal:
             logger.error("round {} can't be merged: {}", current.state.round, refusal)
             current.give_up(refusal.code, refusal.message)
@@ -131,11 +135,9 @@ class Effects:
         else:
             current.merged = found
 
-    async def _means(self, current: Round) -> Vectors | None:
-        """What miners have reduced, where they do; None when the leader does."""
-        handed = self._butterfly.close(current) if self._butterfly else None
-        if self._butterfly is None or handed is None:
-            return None
+    async def _means(self, current: Round, handed: Handed) -> Means | None:
+        """The means of the plan, with what miners have handed in; None when it is of no use."""
+        assert self._butterfly is not None, "nobody has handed in anything to anybody else"
         board = self._board
         try:
             means = await in_thread(lambda: gather(board.spec, board.counts(), handed, board.reader))
@@ -143,7 +145,7 @@ class Effects:
             logger.error("what miners reduced can't be put together, merging alone: {}", refusal)
             return None
         self._butterfly.judge(current, means)
-        return means.vectors
+        return means
 
     def keep_head(self, current: Round) -> None:
         """Remember the weights of a revision that this process merged itself."""
@@ -217,26 +219,29 @@ class Effects:
     # In the worker thread.
 
     def _merge(
-        self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], until_s: float, means: Vectors | None
+        self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], until_s: float, means: Means | None
     ) -> merging.Merged | Trouble:
+        """Trouble without evidence: what miners handed in is a part of it, so that it says nothing of the deltas."""
         board, opened = self._board, run.open_round
         assert opened is not None
         assert opened.plan is not None
         plan, base = opened.plan, self._base(run)
         base_loss = self._scorer.heldout_loss(run.revisions[opened.base_revision].sha256, base)
         try:
-            results = merging.merge_plan(run, plan, base, board.reader, means)
+            results = merging.merge_plan(run, plan, base, board.reader, means.vectors if means else None)
             new_loss = self._scorer.heldout_loss(merging.hash_of(results), merging.memories_of(results))
             told = merging.guard(base_loss, new_loss)
         except Rejected as refusal:
             if refusal.code == "no_members":
                 raise
             told = str(refusal)
+        if told and means is not None and means.reduced is not None:
+            return Trouble(())
         if told:
             search = Search(board.spec, coldkeys, base_loss, lambda m: self._loss_alone(base, m), board.now_s, until_s)
             return examine(plan, told, search)
         losses = f"takes the held-out loss from {base_loss:.3f} to {new_loss:.3f}"
-        return merging.store_revision(board.store, run, plan, results, losses)
+        return merging.store_revision(board.store, run, plan, results, losses, means.reduced if means else None)
 
     def _loss_alone(self, base: Memories, member: PlanMember) -> float:
         board = self._board

@@ -3,8 +3,10 @@
 One revision after the other, in the order of their numbers, also those that were rolled back; what is right stays in
 memory, so that a takeover merges at once, and is scored, so that the weights on chain are this validator's own opinion.
 A revision that was merged wrongly is said loudly and not scored, and nobody here leads on from it: its owner takes the
-lead away (`brigade run leaders`) and rolls back. Invariants: nothing is checked twice; what this hotkey led itself
-needs no check; no more rounds wait for their score than ``MOST_WAITING``. The event loop owns it.
+lead away (`brigade run leaders`) and rolls back. One that holds a mean on which all its miners lied stands, since its
+leader did as the rules say and the guard bounds the harm; the liars are convicted, and get nothing for the round.
+Invariants: nothing is checked twice; what this hotkey led itself needs no check; no more rounds wait for their score
+than ``MOST_WAITING``. The event loop owns it.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from functools import partial
 from loguru import logger
 
 from common.blocking import in_thread
-from common.convictions import MAX_CODE, MergedWrongly, RejectedFalsely
+from common.convictions import MAX_CODE, MergedWrongly, ReducedWrongly, RejectedFalsely
 from common.errors import Rejected, Retryable
 from common.runlog.entries import RoundFrozen
-from common.runlog.remerge import Difference, ShardMemory, compare
+from common.runlog.reduced import WrongMean
+from common.runlog.remerge import Compared, Difference, compare
 from common.runlog.state import RevisionNode, RunState
-from common.units import Hotkey, Revision
+from common.units import Hotkey, Revision, RoundId
 from validator.audits.convictions import Accused, Convictions
 from validator.audits.plans import Plans
 from validator.audits.rejections import look_again
 from validator.board import Board
-from validator.heads import Heads, Memories
+from validator.butterfly import BARRED_ROUNDS
+from validator.heads import Heads
 from validator.rounds import MOST_MADE_UP, finished_as_committed
 from validator.scorer import Scorer
 
@@ -92,8 +96,8 @@ class Following:
         return revision in self._wrong()
 
     def convicted(self) -> set[Hotkey]:
-        """Leaders that were found to have done wrong."""
-        return {conviction.leader for conviction in self._convictions.everything()}
+        """Who was found to have done wrong."""
+        return {conviction.accused for conviction in self._convictions.everything()}
 
     def _wrong(self) -> dict[Revision, str]:
         """What was found of the revisions that the log has: an earlier process may have found it."""
@@ -131,9 +135,13 @@ class Following:
     async def _turn(self, node: RevisionNode) -> None:
         run, board = self._board.journal.state, self._board
         try:
-            memories, differences = await in_thread(lambda: self._merge(run, node))
+            compared = await in_thread(lambda: self._merge(run, node))
+            differences = tuple(found for one in compared for found in one.differences)
+            wrong = tuple(found for one in compared for found in one.wrong_means)
             if differences:
+                logger.debug("revision {}: {}", node.revision, "; ".join(one.unproved for one in compared))
                 await self._convict(run, node, differences)
+            await self._convict_miners(run, node, wrong)
             await self._look_at_rejections(run, node)
         except Retryable as fault:
             logger.debug("revision {} is not checked yet: {}", node.revision, fault)
@@ -142,8 +150,9 @@ class Following:
             self._pass_by(node, refusal)
             return
         if not differences:
-            self._heads.keep(node.revision, memories)
-            ended = await in_thread(lambda: finished_as_committed(run, board.reader, node))
+            self._heads.keep(node.revision, tuple(one.memory for one in compared))
+            lies = {found.hotkey: found.told for found in reversed(wrong)}
+            ended = await in_thread(lambda: finished_as_committed(run, board.reader, node, lies))
             if ended is not None:
                 self._scorer.add(ended)
             logger.bind(event="checked", revision=int(node.revision)).info(
@@ -151,26 +160,32 @@ class Following:
             )
         self._go_on(node)
 
-    def _merge(self, run: RunState, node: RevisionNode) -> tuple[Memories, tuple[Difference, ...]]:
+    def _merge(self, run: RunState, node: RevisionNode) -> tuple[Compared, ...]:
         """In a worker thread."""
         assert node.parent is not None, "revision 0 is not checked"
-        memories: list[ShardMemory] = []
-        differences: list[Difference] = []
-        for base in self._heads.get(run, node.parent):
-            memory, found = compare(self._board.reader, run, node, base)
-            memories.append(memory)
-            differences += found
-        return tuple(memories), tuple(differences)
+        return tuple(compare(self._board.reader, run, node, base) for base in self._heads.get(run, node.parent))
 
     async def _convict(self, run: RunState, node: RevisionNode, differences: tuple[Difference, ...]) -> None:
         """Name who merged it; it is not scored."""
+        accused = await self._accused(run, node)
+        told = told_wrong(accused.leader, node.revision, differences)
+        self._convictions.note(accused, told, MergedWrongly(node.revision, differences))
+
+    async def _convict_miners(self, run: RunState, node: RevisionNode, wrong: tuple[WrongMean, ...]) -> None:
+        """Name whose means are in it that are none."""
+        for found in wrong:
+            told = f"{found.hotkey} handed in a {found.told}; its other owners told the same"
+            accused = await self._accused(run, node)
+            self._convictions.note(accused, told, ReducedWrongly(node.revision, found))
+            self._board.members.bar(found.hotkey, RoundId(accused.round + BARRED_ROUNDS))
+
+    async def _accused(self, run: RunState, node: RevisionNode) -> Accused:
+        """The slot that committed a revision."""
         leader, sha256 = _leader_of(run, node), await self._board.journal.slot_sha256(node.seq)
         assert leader is not None, "whoever commits leads"
         assert node.round is not None, "revision 0 is not checked"
         assert sha256 is not None, "the log has read this slot"
-        told = told_wrong(leader, node.revision, differences)
-        accused = Accused(leader, node.round, node.seq, sha256)
-        self._convictions.note(accused, told, MergedWrongly(node.revision, differences))
+        return Accused(leader, node.round, node.seq, sha256)
 
     async def _look_at_rejections(self, run: RunState, node: RevisionNode) -> None:
         """Of the round's first plan, which decided them: whoever made it again had to leave them rejected."""

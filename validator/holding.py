@@ -1,7 +1,8 @@
 """The holding pattern of a leader: while the storage is away or this process slept, no time passes for the miners.
 
 Invariants: a step that failed is tried again with growing waits; deadlines move by exactly the time without the
-storage, or by our own sleep. A storage that answers but does not give one object is not away: deadlines stand.
+storage, or by our own sleep, and that time counts for what miners may claim, between two rounds for the next one. A
+storage that answers but does not give one object is not away: deadlines stand.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ class Holding:
         if slept_s < timeouts.ASLEEP_S:
             return
         logger.warning("this process slept for {:.1f} s: deadlines move, nobody counts as silent", slept_s)
-        members, current = self._board.members, self._board.round
+        members = self._board.members
         awake = [member.hotkey for member in members if members.is_live(member, self._stepped_s)]
         members.expect(awake, self._board.now_s())
-        if current is not None and self._away_since_s is None:
-            current.state = core.delayed(current.state, slept_s)
+        if self._away_since_s is None:
+            self._delay(slept_s)
 
     def hold(self, fault: BrigadeError) -> float:
         """The step failed for what the storage did not do; the seconds until the next one."""
@@ -106,8 +107,14 @@ class Holding:
 
     def release(self) -> None:
         """The storage has answered: the time without it does not count."""
-        current = self._board.round
-        if self._away_since_s is not None and current is not None:
-            current.state = core.delayed(current.state, self._board.now_s() - self._away_since_s)
+        if self._away_since_s is not None:
+            self._delay(self._board.now_s() - self._away_since_s)
         self._away_since_s = None
         self._began_s = self._board.now_s()
+
+    def _delay(self, by_s: float) -> None:
+        current = self._board.round
+        if current is None:
+            self._board.held = core.longer(self._board.held, by_s)
+        else:
+            current.state = core.delayed(current.state, by_s)

@@ -1,7 +1,7 @@
 """The newest entries of the log, read back from its end: what the state does not hold, and a new leader must know.
 
-Invariant: slots that count for nothing are passed over, as by everybody. Blocking; ``Retryable`` when the store stays
-away.
+Invariant: slots that count for nothing are passed over, as by everybody, and no others: one that counts and can't be
+read now is waited for. Blocking; ``Retryable`` when the store stays away.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from common import keys
-from common.errors import Rejected
+from common.errors import Rejected, Retryable
 from common.runlog.casput import MAX_READ_BYTES
-from common.runlog.entries import Entry, RoundAborted, RoundOpened, decode_entry
+from common.runlog.entries import Entry, RoundAborted, RoundFrozen, RoundOpened, decode_entry
 from common.runlog.rules import CONTENT_FAILURES
 from common.runlog.state import RunState
 from common.store.port import ObjectReader
@@ -23,9 +23,8 @@ def newest_first(reader: ObjectReader, run: RunState) -> Iterator[Entry]:
     """The valid entries, from the last one back to the one after the genesis."""
     void = {void.seq for void in run.voids}
     for seq in range(run.next_seq - 1, 0, -1):
-        entry = None if seq in void else _entry(reader, run, seq)
-        if entry is not None:
-            yield entry
+        if seq not in void:
+            yield _entry(reader, run, seq)
 
 
 def failures(reader: ObjectReader, run: RunState) -> tuple[RoundAborted, ...]:
@@ -50,10 +49,20 @@ def last_content_failure(reader: ObjectReader, run: RunState, since: RoundId) ->
     return None
 
 
-def _entry(reader: ObjectReader, run: RunState, seq: int) -> Entry | None:
+def plans_since(reader: ObjectReader, run: RunState, since: RoundId) -> Iterator[RoundFrozen]:
+    """The plans of the rounds from ``since`` on, newest first."""
+    for entry in newest_first(reader, run):
+        data = entry.data
+        if isinstance(data, RoundFrozen) and data.round >= since:
+            yield data
+        elif isinstance(data, RoundOpened) and data.round <= since:
+            return
+
+
+def _entry(reader: ObjectReader, run: RunState, seq: int) -> Entry:
     with only_facts():
         slot = reader.fetch(keys.log_key(run.run, seq), max_bytes=MAX_READ_BYTES)
     try:
         return decode_entry(slot, run.run)
-    except Rejected:
-        return None
+    except Rejected as damage:
+        raise Retryable(f"slot {seq} of the log was damaged on its way: {damage}") from damage

@@ -18,13 +18,13 @@ from common.codec.params import F32, delta_params
 from common.errors import RemoteError
 from common.merge.butterfly import Finding, findings_of, must_compute
 from common.merge.partition import PartitionReducer, Slice, byte_range, slices_of
-from common.reductions import Copy
+from common.reductions import Reduced, TakenParts, UsedWord
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.remerge import read_delta
 from common.spec import RunSpec
 from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
 from validator.bodies import RememberingReader
-from validator.reducing import Deal, Place, Proof
+from validator.reducing import Deal, Kept, Place, Proof
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Handed:
 
     plan: RoundFrozen
     deal: Deal
-    copies: Mapping[Place, Mapping[Hotkey, Copy]]
+    copies: Mapping[Place, Mapping[Hotkey, Kept]]
     drawn: frozenset[Place]
     """Computed again though the copies agree."""
 
@@ -44,6 +44,8 @@ class Means:
 
     vectors: Mapping[ShardId, F32]
     findings: Mapping[ShardId, tuple[Finding, ...]]
+    reduced: Reduced | None
+    """What of them came from the owners; None when nothing did."""
     told: str
     """How many partitions came from the owners, and why the others did not."""
 
@@ -57,7 +59,8 @@ def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader:
     gatherer = _Gatherer(spec, handed, reader)
     shards = sorted(handed.deal.proofs)
     vectors = {shard: gatherer.vector(shard, slices_of(spec, counts[shard])) for shard in shards}
-    return Means(vectors, {shard: gatherer.findings(shard) for shard in shards}, gatherer.told())
+    findings = {shard: gatherer.findings(shard) for shard in shards}
+    return Means(vectors, findings, gatherer.reduced(), gatherer.told())
 
 
 class _Gatherer:
@@ -66,6 +69,7 @@ class _Gatherer:
         self._handed = handed
         self._reader = reader
         self._computed: dict[Place, Sha256] = {}
+        self._taken: list[Place] = []
         self._why: dict[str, int] = {}
 
     def vector(self, shard: ShardId, slices: tuple[Slice, ...]) -> F32:
@@ -78,12 +82,24 @@ class _Gatherer:
     def findings(self, shard: ShardId) -> tuple[Finding, ...]:
         duties = [duty for (of, _), duty in sorted(self._handed.deal.duties.items()) if of == shard]
         copies = {
-            partition: {owner: copy.mean.sha256 for owner, copy in found.items()}
+            partition: {owner: kept.copy.mean.sha256 for owner, kept in found.items()}
             for (of, partition), found in self._handed.copies.items()
             if of == shard
         }
         computed = {partition: sha256 for (of, partition), sha256 in self._computed.items() if of == shard}
         return findings_of(duties, copies, computed)
+
+    def reduced(self) -> Reduced | None:
+        """What the commit has to name."""
+        words = {
+            (owner, kept.word_sha256) for place in self._taken for owner, kept in self._handed.copies[place].items()
+        }
+        shards = sorted({shard for shard, _ in self._taken})
+        parts = tuple(
+            TakenParts(shard, tuple(sorted(partition for of, partition in self._taken if of == shard)))
+            for shard in shards
+        )
+        return Reduced(tuple(UsedWord(*word) for word in sorted(words)), parts) if parts else None
 
     def told(self) -> str:
         whole = len(self._handed.deal.duties)
@@ -94,12 +110,13 @@ class _Gatherer:
     def _part(self, shard: ShardId, partition: int, where: Slice) -> F32:
         place = shard, partition
         duty, copies = self._handed.deal.duties[place], self._handed.copies.get(place, {})
-        why = must_compute(duty, {owner: copy.mean.sha256 for owner, copy in copies.items()})
+        why = must_compute(duty, {owner: kept.copy.mean.sha256 for owner, kept in copies.items()})
         if not why and place in self._handed.drawn:
             why = "the draw"
         if not why:
             found = self._copied(place, copies)
             if found is not None:
+                self._taken.append(place)
                 return found
             why = "copies that can't be had"
         self._why[why] = self._why.get(why, 0) + 1
@@ -107,11 +124,11 @@ class _Gatherer:
         self._computed[place] = sha256_hex(mean.tobytes())
         return mean
 
-    def _copied(self, place: Place, copies: Mapping[Hotkey, Copy]) -> F32 | None:
+    def _copied(self, place: Place, copies: Mapping[Hotkey, Kept]) -> F32 | None:
         """The mean that all owners agree on, from whoever's copy the storage gives."""
         spec, (shard, partition) = self._spec, place
-        for owner, copy in copies.items():
-            size, sha256 = copy.mean.size_bytes, copy.mean.sha256
+        for owner, kept in copies.items():
+            size, sha256 = kept.copy.mean.size_bytes, kept.copy.mean.sha256
             key = keys.mean_key(spec.run, RoundId(self._handed.plan.round), shard, partition, owner, sha256)
             try:
                 body = self._reader.fetch(key, max_bytes=size, sha256=sha256, size_bytes=size)

@@ -9,15 +9,15 @@ by the log or a report after a takeover) counts as live for one timeout and as n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.spec import RunSpec
-from common.units import Hotkey, Revision, RoundId, Sha256
+from common.units import Hotkey, RoundId, Sha256
 from common.wire import Heartbeat, Phase
 from validator import ledger
 from validator.ledger import Account, Totals
-from validator.round.facts import MemberFacts
-from validator.round.tokens import UNSUPPORTED, Seen, Terms, most_of, round_usual
+from validator.round.facts import MemberFacts, RoundState
+from validator.round.tokens import UNSUPPORTED, Seen, Terms, most_of, round_usual, usual_rate
 from validator.submissions import Held
 from validator.uplinks import Uplink
 from validator.worktime import WorkTime
@@ -46,6 +46,8 @@ class Member:
     """Address that its newest heartbeat came from, as our connection shows it."""
     barred_until: int = 0
     """Before this round it reduces nothing, since it handed in a wrong mean."""
+    met_s: float = 0.0
+    """When this process first heard from it; 0 before."""
     missed: int = 0
     """Rounds in a row that others made a revision of while it said to train and delivered nothing."""
 
@@ -108,7 +110,7 @@ class Members:
 
     def hear(self, hotkey: Hotkey, beat: Heartbeat, now_s: float) -> None:
         """Take in a heartbeat that arrived now."""
-        member = self._member(hotkey, now_s)
+        member = self._meet(hotkey, now_s)
         before, before_s = member.beat, member.heard_s
         member.heard_s = now_s
         if before is not None and before.session == beat.session and beat.seq <= before.seq:
@@ -134,7 +136,7 @@ class Members:
 
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""
-        self._member(hotkey, now_s).work.mark(round_id, delta, tokens, now_s)
+        self._meet(hotkey, now_s).work.mark(round_id, delta, tokens, now_s)
 
     def note_upload(self, hotkey: Hotkey, size_bytes: int, took_s: float) -> None:
         """An object has arrived, so long after its receipt."""
@@ -166,7 +168,7 @@ class Members:
     def seen(self, hotkey: Hotkey, delta: Sha256) -> Seen:
         """What was seen of the work in a submission: from the last one that a plan named to this one's receipt."""
         member = self._members.get(hotkey)
-        return Seen(None, False) if member is None else member.work.seen(delta)
+        return Seen(None, False) if member is None else replace(member.work.seen(delta), met_s=member.met_s)
 
     def claimed_rates(self, round_id: RoundId, now_s: float) -> dict[Hotkey, float]:
         """Tokens per second that members claim for this round, over the time that we watched them train.
@@ -180,12 +182,21 @@ class Members:
                 found[hotkey] = rate
         return found
 
-    def terms(self, spec: RunSpec, base: Revision, round_id: RoundId, now_s: float, count: int | None = None) -> Terms:
+    def terms(self, spec: RunSpec, state: RoundState, now_s: float, count: int | None = None) -> Terms:
         """What bounds the claims in a round that ``count`` members share; all who live if it isn't given."""
         if count is None:
             count = sum(self.is_live(member, now_s) for member in self._members.values())
-        usual = round_usual(self.proven(), self.claimed_rates(round_id, now_s))
-        return Terms(spec.target_tokens(base), count, spec.round.train_deadline_s, spec.gates.claim_slack, usual)
+        proven = self.proven()
+        return Terms(
+            target_tokens=spec.target_tokens(state.base_revision),
+            members=count,
+            longest_s=spec.round.train_deadline_s,
+            slack=spec.gates.claim_slack,
+            usual_rate=round_usual(proven, self.claimed_rates(state.round, now_s)),
+            proven_rate=usual_rate(proven.values()),
+            held_s=state.held_s,
+            listened_s=state.listened_s,
+        )
 
     def facts(
         self, round_id: RoundId, held: Mapping[Hotkey, Held], now_s: float, terms: Terms | None = None
@@ -211,6 +222,13 @@ class Members:
         member = self._members.get(hotkey)
         if member is not None:
             member.account = ledger.settle(member.account, reported)
+
+    def _meet(self, hotkey: Hotkey, now_s: float) -> Member:
+        """The sender of something that came now."""
+        member = self._member(hotkey, now_s)
+        if member.met_s == 0:
+            member.met_s = now_s
+        return member
 
     def _member(self, hotkey: Hotkey, heard_s: float) -> Member:
         member = self._members.get(hotkey)
@@ -265,12 +283,12 @@ def _facts(
     live: bool,
     round_id: RoundId,
     now_s: float,
-    most: Callable[[float | None, float | None], int] | None,
+    most: Callable[[float | None, float | None, float], int] | None,
     usual: float | None,
 ) -> MemberFacts:
     tokens, held = round_tokens(member, round_id), own.tokens
     if most is not None:
-        bound = most(member.work.seconds, member.support)
+        bound = most(member.work.seconds, member.support, member.met_s)
         tokens, held = min(tokens, bound), min(held, bound)
     return MemberFacts(
         member.hotkey,

@@ -15,6 +15,7 @@ from common.codec.params import F32
 from common.model.shards import plan_shards
 from common.model.snapshot import encode_snapshot
 from common.records import ObjectRef
+from common.reductions import Reduced
 from common.runlog.entries import RevisionCommitted, RoundFrozen, ShardState, revision_hash
 from common.runlog.materialise import pack
 from common.runlog.recompute import MergeResult, merge_mean, merge_round
@@ -80,16 +81,22 @@ def guard(base_loss: float, new_loss: float) -> str:
 
 
 def store_revision(
-    store: ObjectStore, state: RunState, plan: RoundFrozen, results: tuple[MergeResult, ...], told: str = ""
+    store: ObjectStore,
+    state: RunState,
+    plan: RoundFrozen,
+    results: tuple[MergeResult, ...],
+    told: str = "",
+    reduced: Reduced | None = None,
 ) -> Merged:
-    """Put updates, and snapshots when their turn has come; the entry that commits them."""
+    """Put updates, and snapshots when their turn has come; the entry that commits them, and names in ``reduced`` what
+    was taken from miners."""
     spec, revision = state.spec, state.next_revision
     with_snapshot = revision % spec.round.snapshot_every == 0
     shards = tuple(
         _store_shard(store, spec, plan, revision, ShardId(shard), result, with_snapshot)
         for shard, result in enumerate(results)
     )
-    commit = RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(spec, plan), shards)
+    commit = RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(spec, plan), shards, reduced)
     return Merged(commit, memories_of(results), told)
 
 

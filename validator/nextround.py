@@ -80,7 +80,7 @@ class NextRound:
     async def _begin(self, run: RunState) -> Round:
         """The open round with what still counts of earlier ones, from memory or from the bucket."""
         now_s = self._board.now_s()
-        current = begin(run, now_s)
+        current = begin(run, now_s, self._board.held)
         if self._board.carried is not None:
             current.submissions.carry(self._board.carried)
         else:

@@ -11,6 +11,7 @@ from common.runlog.state import RunState
 from validator.board import Board
 from validator.effects import Effects
 from validator.orders import Orders, aborted_by, paused_by
+from validator.round.facts import Held
 
 
 class Obeying:
@@ -45,7 +46,8 @@ class Obeying:
         assert revision is not None
         if not await self._can_obey(run, order):
             return
-        self._board.carried = None  # nothing that was sent before counts any more
+        # Nothing that was sent or trained before counts any more.
+        self._board.carried, self._board.held = None, Held(0.0, self._board.now_s())
         reason = f"from revision {run.head}; what was trained and sent since counts for nothing"
         await self._board.append(RolledBack(revision, order.sha256), reason)
 

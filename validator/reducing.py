@@ -21,6 +21,15 @@ Proof = tuple[bytes, tuple[Sha256, ...]]
 
 
 @dataclass(frozen=True)
+class Kept:
+    """An owner's copy that is there."""
+
+    copy: Copy
+    word_sha256: Sha256
+    """Hash of the object that holds its signed word."""
+
+
+@dataclass(frozen=True)
 class Deal:
     """Who computes what."""
 
@@ -45,7 +54,7 @@ class Reducing:
         self.closed = False
         self._of: dict[Hotkey, list[Place]] = {}
         self._announced: dict[tuple[Hotkey, Place], Copy] = {}
-        self._there: dict[tuple[Hotkey, Place], Copy] = {}
+        self._there: dict[tuple[Hotkey, Place], Kept] = {}
 
     def begin(self, deal: Deal) -> None:
         """Duties are dealt."""
@@ -81,17 +90,20 @@ class Reducing:
         self._require_open()
         return any((word.signer, (copy.shard, copy.partition)) not in self._there for copy in word.copies)
 
-    def take(self, word: Reduction) -> None:
-        """All that an announced word names is there. Raises ``Rejected('round_closed')``."""
+    def take(self, word: Reduction, sha256: Sha256) -> None:
+        """All that an announced word names is there, and the word itself, whose object has this hash.
+
+        Raises ``Rejected('round_closed')``.
+        """
         self._require_open()
         for copy in word.copies:
-            self._there[word.signer, (copy.shard, copy.partition)] = copy
+            self._there.setdefault((word.signer, (copy.shard, copy.partition)), Kept(copy, sha256))
 
-    def copies(self) -> dict[Place, dict[Hotkey, Copy]]:
+    def copies(self) -> dict[Place, dict[Hotkey, Kept]]:
         """What is there, by place and owner."""
-        found: dict[Place, dict[Hotkey, Copy]] = {}
-        for (owner, place), copy in self._there.items():
-            found.setdefault(place, {})[owner] = copy
+        found: dict[Place, dict[Hotkey, Kept]] = {}
+        for (owner, place), kept in self._there.items():
+            found.setdefault(place, {})[owner] = kept
         return found
 
     def _require_open(self) -> None:

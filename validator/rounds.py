@@ -23,7 +23,7 @@ from validator.members import Members
 from validator.merging import Merged
 from validator.round import core
 from validator.round.deadlines import Deadlines, policy_of
-from validator.round.facts import Harm, Phase, RoundFacts, RoundPolicy, RoundState
+from validator.round.facts import Harm, Held, Phase, RoundFacts, RoundPolicy, RoundState
 from validator.submissions import Line, Submissions
 
 MOST_MADE_UP = 8
@@ -102,7 +102,7 @@ class Finished:
     plan_sha256: Sha256 | None
     """Hash of the slot that holds the plan."""
     lies: Mapping[Hotkey, str] = field(default_factory=dict)
-    """Who handed in a wrong mean of a partition, as its leader saw it."""
+    """Who handed in a wrong mean of a partition, as this validator saw it."""
 
 
 def carried_on(current: Round) -> Submissions | None:
@@ -114,25 +114,25 @@ def carried_on(current: Round) -> Submissions | None:
     return None if failed else current.submissions
 
 
-def begin(run: RunState, now_s: float) -> Round:
-    """Hold the log's open round; deadlines start now."""
+def begin(run: RunState, now_s: float, held: Held | None = None) -> Round:
+    """Hold the log's open round; deadlines start now, and ``held`` is the time before that none counts."""
     opened = run.open_round
     assert opened is not None
     base = opened.base_revision
     policy = policy_of(run.spec, base, aborted=opened.round - run.first_round)
-    state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy)
+    state = core.resume(opened.round, opened.base_revision, opened.plan is not None, now_s, policy, held)
     most = Deadlines.of(run.spec).most_manifests
     return Round(opened, state, policy, Submissions(opened.round, opened.base_revision, run.deferred, most))
 
 
 def facts_of(current: Round, run: RunState, members: Members, now_s: float) -> RoundFacts:
     """Everything that bears on the round now."""
-    round_id, base = current.state.round, current.state.base_revision
+    round_id = current.state.round
     opened = run.open_round if run.open_round and run.open_round.round == round_id else None
     ended = None
     if opened is None:
         ended = Phase.COMMITTED if run.head_node.round == round_id else Phase.ABORTED
-    terms = members.terms(run.spec, base, round_id, now_s)
+    terms = members.terms(run.spec, current.state, now_s)
     return RoundFacts(
         members=members.facts(round_id, current.submissions.held(), now_s, terms),
         verdict=current.judgement.verdict if current.judgement else None,
@@ -183,8 +183,13 @@ def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) ->
     return [finished for finished in found if finished is not None]
 
 
-def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
-    """A committed round, with the log as if its revision were the head still; None when its plan can't be read."""
+def finished_as_committed(
+    run: RunState, reader: ObjectReader, node: RevisionNode, lies: Mapping[Hotkey, str] | None = None
+) -> Finished | None:
+    """A committed round, with the log as if its revision were the head still; None when its plan can't be read.
+
+    ``lies`` are those of its miners that were found in it.
+    """
     assert node.round is not None
     assert node.parent is not None
     try:
@@ -193,4 +198,4 @@ def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNod
         logger.error("round {} has no report and can't get one: {}", node.round, refusal)
         return None
     then = replace(run, head=node.revision)
-    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256)
+    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256, lies or {})

@@ -206,6 +206,7 @@ def summary(report: VerifyReport) -> list[str]:
     for key in report.unreferenced:
         why = report.suspicious.get(key)
         lines.append(f"suspicious, nothing refers to: {key}: {why}" if why else f"nothing refers to: {key}")
+    lines += [f"revision {at} holds a lie of {lie.hotkey}: {lie.told}" for at, lie in report.wrong_means]
     if report.state.floor:
         lines.append(
             f"deleted by retention: {report.deleted} objects; the oldest revision kept is {report.state.floor}, "

@@ -2,13 +2,14 @@
 
 Everything that can be wrong with the set-up ends here in one line: the bucket (probed), the run that the subnet's owner
 committed, the spec behind it (by hash), this hotkey's right to lead, its seat, the log, the dataset, the port. A chain
-or bucket that is away for the moment is waited for.
+or bucket that is away is waited for, however long: nobody has to start a validator again because it began in an outage.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import random
 import secrets
 import signal
@@ -34,6 +35,7 @@ from common.data.fetch import ensure_dataset
 from common.errors import OperatorError, Rejected, Retryable, SetupError
 from common.identity import KeypairSigner
 from common.logs import hide, setup_logging
+from common.merge.networks import AsnTable
 from common.model.device import choose_device
 from common.runlog.casput import Patience
 from common.runlog.reader import load_run
@@ -41,7 +43,7 @@ from common.spec import RunSpec, spec_hash
 from common.store.config import StorageConfig
 from common.store.place import BucketPlace
 from common.store.port import ObjectStore
-from common.store.probe import probe_bucket
+from common.store.probe import StorageAway, probe_bucket
 from common.store.reader import HttpReader, StoreReader
 from common.store.retry import NO_RETRIES, RetryPolicy
 from common.store.s3 import S3Store
@@ -56,8 +58,8 @@ from validator.round.deadlines import Deadlines
 from validator.scoring.evaluate import Evaluator
 
 T = TypeVar("T")
-START_ATTEMPTS = 12
-PATIENCE = RetryPolicy(attempts=START_ATTEMPTS)
+PATIENCE = RetryPolicy()
+"""Between two tries at the start, of which there is no last one."""
 LOG_PATIENCE = Patience(RetryPolicy(attempts=3))
 """Of single calls; the driver holds and repeats beyond that, and says so."""
 
@@ -83,6 +85,8 @@ class Start:
     device: str
     threads: int
     until_revision: int | None
+    asns: AsnTable
+    """Which autonomous systems miners' addresses belong to, as far as the operator has said."""
     json_lines: bool
 
 
@@ -92,6 +96,8 @@ async def run_validator(settings: Start) -> None:
     setup_logging("validator", settings.folder / "logs", settings.json_lines)
     if settings.storage is not None:
         hide(settings.storage.secret_key)
+    if settings.asns.starts:
+        logger.info("the ASN table has {} ranges of addresses", len(settings.asns.starts))
     torch.set_num_threads(settings.threads)
     own = settings.folder / "validator"
     isolate_sdk(own / "sdk")
@@ -139,6 +145,7 @@ async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort, pub
         storage_file=settings.storage_file,
         reports_address=reports,
         patience=LOG_PATIENCE,
+        asns=settings.asns,
         reports=own,
     )
     validator = await patiently(lambda: in_thread(lambda: assemble(parts)), "the storage")
@@ -160,9 +167,17 @@ async def _open_store(location: RunLocation, storage: StorageConfig | None) -> O
             raise OperatorError(f"the bucket of run {location.run} can't be read without keys: give --storage")
         return PublicStore(location, HttpReader(base_url(location), policy=NO_RETRIES))
     check_location(location, storage)
-    await in_thread(lambda: probe_bucket(S3Store(storage), secrets.token_hex(8)))
+    await patiently(lambda: in_thread(lambda: try_bucket(storage)), "the storage")
     place = BucketPlace(location.endpoint, location.bucket, location.prefix)
     return SwitchingStore(S3Store(storage, policy=NO_RETRIES), place)  # who calls it repeats
+
+
+def try_bucket(storage: StorageConfig) -> None:
+    """Blocking. SetupError for what an operator has to change, Retryable while nobody answers."""
+    try:
+        probe_bucket(S3Store(storage), secrets.token_hex(8))
+    except StorageAway as away:
+        raise Retryable(str(away)) from away
 
 
 def reports_address(storage: StorageConfig | None, run: str, hotkey: Hotkey, published: Endpoint) -> str:
@@ -204,16 +219,17 @@ async def check_seat(chain: ChainPort, netuid: int, hotkey: Hotkey) -> None:
 
 
 async def patiently(action: Callable[[], Awaitable[T]], what: str) -> T:
-    """Repeat over passing faults. SetupError when it does not get better, and for refusals at the start."""
-    for failures in range(1, START_ATTEMPTS + 1):
+    """Repeat over passing faults for as long as they last, and say each once. SetupError for refusals."""
+    told = ""
+    for failures in itertools.count(1):
         try:
             return await asyncio.wait_for(action(), 4 * CHAIN_CALL_S)
         except Rejected as refusal:
             raise SetupError(f"{what}: {refusal}") from refusal
         except (Retryable, TimeoutError) as fault:
-            if failures == START_ATTEMPTS:
-                raise SetupError(f"{what} does not answer: {fault}") from fault
-            logger.warning("waiting for {}: {}", what, fault)
+            found = str(fault) or "no answer in time"
+            logger.log("DEBUG" if found == told else "WARNING", "waiting for {}: {}", what, found)
+            told = found
             await asyncio.sleep(PATIENCE.wait_s(failures, getattr(fault, "retry_after_s", None), random.random))
     raise AssertionError("unreachable")
 

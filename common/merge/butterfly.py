@@ -13,9 +13,9 @@ by the leader, whose result counts. An owner whose copy differs from what was co
 
 What holds against owners who agree on the same lie: they would have to be of different coldkeys, networks and ASNs, and
 drawn together by a hash; the leader then computes ``audits`` partitions drawn when all copies lay there, so a lie in m
-of P partitions escapes with probability C(P − m, audits) / C(P, audits), the held-out guard stands before the commit,
-and every follower that reduces the whole round finds the difference afterwards, with the owners' signed words for it in
-the bucket. What remains: until then such a lie is in a committed revision. Only audits = partitions excludes it.
+of P partitions escapes with probability C(P − m, audits) / C(P, audits), and the held-out guard stands before the
+commit. One that escapes is in a committed revision, but not unseen: the commit names the owners' signed words, and
+every follower that reduces the whole round convicts them by these. Only audits = partitions excludes it beforehand.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ network is known: the peer, or the proxy in front of us, is on our own machine, 
 from __future__ import annotations
 
 import ipaddress
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from common.errors import OperatorError
 IPV4_BITS, IPV6_BITS = 24, 48
 MAX_ASN = (1 << 32) - 1
 MAX_TABLE_LINES = 2_000_000
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Range = tuple[int, int]
+"""First address, and the end with its sign changed: in order, what holds others comes before them."""
 
 
 def network_of(host: str) -> str | None:
@@ -31,8 +33,8 @@ def network_of(host: str) -> str | None:
 class AsnTable:
     """Prefixes and their autonomous systems; the longest prefix that holds an address counts."""
 
-    starts: tuple[tuple[int, int], ...] = ()
-    """(version, first address) of each range, in order; ranges do not overlap."""
+    starts: tuple[int, ...] = ()
+    """First address of each range, as ``_place`` has it, in order; ranges do not overlap."""
     asns: tuple[int | None, ...] = ()
 
     def asn_of(self, host: str) -> int | None:
@@ -40,8 +42,8 @@ class AsnTable:
         address = _address(host)
         if address is None:
             return None
-        at = bisect_right(self.starts, (address.version, int(address))) - 1
-        return self.asns[at] if at >= 0 and self.starts[at][0] == address.version else None
+        at = bisect_right(self.starts, _place(address)) - 1
+        return self.asns[at] if at >= 0 else None
 
 
 NO_TABLE = AsnTable()
@@ -50,7 +52,7 @@ NO_TABLE = AsnTable()
 
 def parse_asn_table(text: str, name: str) -> AsnTable:
     """A table of lines "prefix asn", ``#`` begins a comment. OperatorError names the line that is none."""
-    prefixes: dict[_Network, int] = {}
+    prefixes: dict[_Range, int] = {}
     lines = text.splitlines()
     if len(lines) > MAX_TABLE_LINES:
         raise OperatorError(f"{name} has {len(lines)} lines; at most {MAX_TABLE_LINES} are read")
@@ -61,32 +63,39 @@ def parse_asn_table(text: str, name: str) -> AsnTable:
         try:
             prefix, asn = words
             value = int(asn.upper().removeprefix("AS"))
-            prefixes[ipaddress.ip_network(prefix)] = value
+            network = ipaddress.ip_network(prefix)
         except ValueError:
-            raise OperatorError(f'{name} line {number}: not "prefix asn", as in 192.0.2.0/24 64496') from None
+            raise OperatorError(
+                f'{name} line {number}: not "prefix asn", as in 192.0.2.0/24 64496: correct the line or leave it out'
+            ) from None
         if not 0 < value <= MAX_ASN:
-            raise OperatorError(f"{name} line {number}: {value} is no ASN")
+            raise OperatorError(f"{name} line {number}: {value} is no ASN, which is between 1 and {MAX_ASN}")
+        first = _place(network.network_address)
+        prefixes[first, -(first + network.num_addresses)] = value
     return _flattened(prefixes)
 
 
-def _flattened(prefixes: dict[_Network, int]) -> AsnTable:
+def _place(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> int:
+    """One number for every address: those of version 6 lie behind those of version 4."""
+    return int(address) if address.version == 4 else (1 << 32) + int(address)
+
+
+def _flattened(prefixes: dict[_Range, int]) -> AsnTable:
     """Nested prefixes as ranges that do not overlap: at each border the innermost that is open counts."""
-    order = sorted(prefixes, key=lambda net: (net.version, int(net.network_address), net.prefixlen))
-    starts: dict[tuple[int, int], int | None] = {}
-    open_: list[_Network] = []
+    starts: dict[int, int | None] = {}
+    open_: list[tuple[int, int]] = []
+    """End and ASN, the innermost last."""
 
-    def close_before(version: int, start: int) -> None:
-        while open_ and (open_[-1].version != version or int(open_[-1].broadcast_address) < start):
-            last = open_.pop()
-            end = (last.version, int(last.broadcast_address) + 1)
-            starts[end] = prefixes[open_[-1]] if open_ and open_[-1].version == last.version else None
+    def close_until(place: float) -> None:
+        while open_ and open_[-1][0] <= place:
+            end, _ = open_.pop()
+            starts[end] = open_[-1][1] if open_ else None
 
-    for net in order:
-        start = int(net.network_address)
-        close_before(net.version, start)
-        starts[(net.version, start)] = prefixes[net]
-        open_.append(net)
-    close_before(0, 0)
+    for first, end in sorted(prefixes):
+        close_until(first)
+        starts[first] = prefixes[first, end]
+        open_.append((-end, prefixes[first, end]))
+    close_until(math.inf)
     keys = sorted(starts)
     return AsnTable(tuple(keys), tuple(starts[key] for key in keys))
 

@@ -14,6 +14,7 @@ from common.canonical import Json
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.records import ObjectRef
+from common.reductions import Reduced
 from common.spec import SCHEMA
 from common.store.place import BucketPlace
 from common.typed import from_json, to_json
@@ -118,6 +119,8 @@ class RevisionCommitted:
     parent: Revision
     tokens_merged: int
     shards: tuple[ShardState, ...]
+    reduced: Reduced | None = None
+    """What was taken from miners; None when the leader computed all of it."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +190,9 @@ class Gc:
     floor: Revision
     """The oldest revision that stays whole. Snapshots of those before it go, but for that of revision 0."""
     deltas_before: RoundId
-    """Deltas of all rounds before this one go."""
+    """Deltas of all rounds before this one go, and the manifests of those that were replaced."""
     updates_before: RoundId
-    """Updates and partition means of all rounds before this one go."""
+    """Updates, partition means and reductions of all rounds before this one go."""
 
 
 EntryData = (

@@ -83,6 +83,13 @@ def decode_lease(data: bytes, run: str, allowed: Collection[Hotkey]) -> Lease:
     return lease
 
 
+def slot_age_s(store: ObjectStore, run: str, seq: int) -> float:
+    """Seconds since a slot was written, by the storage's own clock, for whoever leads: it wrote the lease a moment ago.
+    0 when either is not there."""
+    slot, lease = store.head(keys.log_key(run, seq)), store.head(keys.lease_key(run))
+    return 0.0 if slot is None or lease is None else lease.modified_s - slot.modified_s
+
+
 def observe(sight: Sight | None, etag: str | None, now_s: float) -> Sight:
     """The next sight: the same one while the version has not changed."""
     return sight if sight is not None and sight.etag == etag else Sight(etag, now_s)

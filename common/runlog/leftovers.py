@@ -16,6 +16,7 @@ from common.runlog.commands import decode_command
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.proof import Work, may_be_gone, naming, prove_manifest
 from common.runlog.proving import VerifyError
+from common.runlog.spent import is_spent, planned
 from common.runlog.state import RunState
 from common.runlog.told import check_tail, suspicion
 from common.store.multipart import PART_BYTES
@@ -43,9 +44,9 @@ def verify_rest(work: Work, state: RunState) -> None:
         with naming(info.key):
             _verify_object(work, state, info, parts)
         check_tail(state, work.told, info.key, parts)
-        if parts.kind in ("lease", "report", "conviction", "mean", "reduction") or info.key in named:
+        if parts.kind in ("lease", "report", "conviction") or info.key in named or _is_made_for(work, parts):
             continue
-        if (parts.round_id, parts.shard, parts.hotkey) in places:
+        if parts.kind in ("delta", "manifest") and (parts.round_id, parts.shard, parts.hotkey) in places:
             work.replaced += parts.kind == "delta"
             continue
         work.unreferenced.append(info.key)
@@ -55,18 +56,33 @@ def verify_rest(work: Work, state: RunState) -> None:
     work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
 
 
+def _is_made_for(work: Work, parts: KeyParts) -> bool:
+    """Whether owners made it for a plan that was committed, or may be yet: of an aborted round it is left over."""
+    if parts.kind not in ("mean", "reduction") or parts.round_id is None:
+        return False
+    ended = work.told.ended.get(parts.round_id)
+    return ended is None or ended.committed
+
+
 def _prove_bytes(work: Work, state: RunState, info: ObjectInfo, kind: str, sha256: Sha256) -> None:
     """No store holds an object that came in parts against the hash of the whole, so a sender can leave wrong bytes
     under a name. Leaders refuse them when they read them; what plans accept was proved before this is asked."""
     try:
         work.reader.prove_hash(info, sha256)
     except ObjectMissing:
-        if not may_be_gone(work, state, info.key):
-            raise VerifyError(info.key, "it was deleted meanwhile, and no gc entry names it") from None
+        _refuse_gone(work, state, info.key)
     except VerifyError:
         if kind != "delta" or info.size_bytes <= PART_BYTES:
             raise
         work.refused.append(info.key)
+
+
+def _refuse_gone(work: Work, state: RunState, key: str) -> None:
+    """What was listed and is not there any more was deleted meanwhile: by retention, or else it is wrong."""
+    parts = keys.parse_key(work.run, key)
+    spent = parts is not None and is_spent(state, planned(work.told.plans.values()), parts)
+    if not (spent or may_be_gone(work, state, key)):
+        raise VerifyError(key, "it was deleted meanwhile, and no gc entry names it")
 
 
 def _verify_object(work: Work, state: RunState, info: ObjectInfo, parts: KeyParts) -> None:
@@ -74,7 +90,10 @@ def _verify_object(work: Work, state: RunState, info: ObjectInfo, parts: KeyPart
         assert parts.sha256 is not None
         _prove_bytes(work, state, info, parts.kind, parts.sha256)
         return
-    body = work.reader.fetch(info.key, max_bytes=MAX_SMALL_BYTES)
+    body = work.reader.find(info.key, MAX_SMALL_BYTES)
+    if body is None:
+        _refuse_gone(work, state, info.key)
+        return
     if parts.kind == "manifest":
         prove_manifest(work, state, info.key, body)
     elif parts.kind == "command":

@@ -12,12 +12,13 @@ from common.errors import Rejected
 from common.records import StoredSubmission
 from common.runlog import checks
 from common.runlog.proving import ProvingReader, VerifyError
+from common.runlog.reduced import WrongMean
 from common.runlog.retention import is_named
 from common.runlog.state import RunState
 from common.runlog.told import Told
 from common.store.place import BucketPlace
 from common.store.port import ObjectInfo
-from common.units import RoundId, Sha256
+from common.units import Revision, RoundId, Sha256
 
 Say = Callable[[str], None]
 
@@ -45,6 +46,7 @@ class Work:
     deleted: set[str] = field(default_factory=set)
     merges: int = 0
     convictions: list[Conviction] = field(default_factory=list)
+    wrong_means: list[tuple[Revision, WrongMean]] = field(default_factory=list)
 
 
 @contextmanager

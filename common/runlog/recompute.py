@@ -61,8 +61,13 @@ def merge_round(
     Raises ``Rejected``: ``no_members``, the decoder's codes for a delta that the plan should not have accepted, and
     ``bad_merge`` for a result that is not finite: then the round must abort. What ``read_delta`` raises passes.
     """
-    count = len(base_weights)
-    return merge_values(spec, shard, plan, lambda m: _decoded(spec, read_delta(m), m, count), base_weights, outer_state)
+    mean = mean_round(spec, shard, plan, read_delta, len(base_weights))
+    return merge_mean(spec, shard, plan, mean, base_weights, outer_state)
+
+
+def mean_round(spec: RunSpec, shard: ShardId, plan: RoundFrozen, read_delta: ReadDelta, count: int) -> F32:
+    """The mean of the plan's accepted deltas of ``shard``, of ``count`` values. Raises as ``merge_round``."""
+    return _mean(shard, plan, lambda m: _decoded(spec, read_delta(m), m, count), count)
 
 
 def merge_values(
@@ -74,15 +79,8 @@ def merge_values(
     outer_state: OuterState,
 ) -> MergeResult:
     """``merge_round`` for whoever has the deltas decoded already."""
-    members = accepted_members(plan, shard)
-    mean = MeanAccumulator(len(base_weights))
-    for member in members:
-        mean.add(member.scale, values_of(member))
-    try:
-        values = mean.finish(divisor(plan, members))
-    except ValueError as error:
-        raise _bad_merge(plan, shard, error) from None
-    return merge_mean(spec, shard, plan, values, base_weights, outer_state)
+    mean = _mean(shard, plan, values_of, len(base_weights))
+    return merge_mean(spec, shard, plan, mean, base_weights, outer_state)
 
 
 def accepted_members(plan: RoundFrozen, shard: ShardId) -> tuple[PlanMember, ...]:
@@ -137,6 +135,17 @@ def hash_outer(outer: OuterState) -> Sha256:
         digest.update(little_endian_bytes(outer.momentum))
     digest.update(little_endian_bytes(outer.residual))
     return Sha256(digest.hexdigest())
+
+
+def _mean(shard: ShardId, plan: RoundFrozen, values_of: ValuesOf, count: int) -> F32:
+    members = accepted_members(plan, shard)
+    mean = MeanAccumulator(count)
+    for member in members:
+        mean.add(member.scale, values_of(member))
+    try:
+        return mean.finish(divisor(plan, members))
+    except ValueError as error:
+        raise _bad_merge(plan, shard, error) from None
 
 
 def _bad_merge(plan: RoundFrozen, shard: ShardId, error: ValueError) -> Rejected:

@@ -21,7 +21,8 @@ from common.runlog.casput import MAX_READ_BYTES
 from common.runlog.catchup import At, reach
 from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
 from common.runlog.materialise import Say, load_snapshot, stages, unheard
-from common.runlog.recompute import merge_round
+from common.runlog.recompute import MergeResult, mean_round, merge_mean
+from common.runlog.reduced import WrongMean, lied_means, read_words, taken_means
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
 from common.store.port import ObjectReader
@@ -70,43 +71,74 @@ class Difference:
     theirs: Sha256
 
 
-def compare(
-    reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory
-) -> tuple[ShardMemory, tuple[Difference, ...]]:
-    """Merge ``node`` again, from the memory of its parent; what comes out, and every hash that is not the committed.
+@dataclass(frozen=True)
+class Compared:
+    """What merging a revision again gives, of one shard."""
+
+    memory: ShardMemory
+    """As it was committed, unless something differs."""
+    differences: tuple[Difference, ...]
+    """Every hash that is not the committed one, and that nobody but the leader answers for."""
+    wrong_means: tuple[WrongMean, ...] = ()
+    """Means that miners handed in, and the commit took, though the plan's deltas give others."""
+    unproved: str = ""
+    """Why what the commit took from miners doesn't account for the differences."""
+
+
+def compare(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> Compared:
+    """Merge ``node`` again, from the memory of its parent.
 
     Raises what ``merge_round`` and ``ObjectReader.fetch`` raise.
     """
-    plan = read_plan(reader, state, node)
-    result = merge_round(
-        state.spec,
-        base.shard,
-        plan,
-        lambda member: read_delta(reader, state.run, member),
-        base.weights,
-        start_outer(state.spec, base.outer, node.from_reset),
-    )
-    made = node.shards[base.shard]
+    spec, shard, plan = state.spec, base.shard, read_plan(reader, state, node)
+    outer = start_outer(spec, base.outer, node.from_reset)
+
+    def read(member: PlanMember) -> bytes:
+        return read_delta(reader, state.run, member)
+
+    mean = mean_round(spec, shard, plan, read, len(base.weights))
+    result = merge_mean(spec, shard, plan, mean, base.weights, outer)
+    differences, unproved = _differences(node, shard, result), ""
+    if differences and node.reduced is not None and node.plan_sha256 is not None:
+        unproved = "with the means that were taken from miners it gives others still"
+        try:
+            words = read_words(reader, state.run, plan.round, node.plan_sha256, node.reduced)
+            taken = taken_means(spec, node.reduced, words)
+            given, wrong = lied_means(reader, spec, plan, taken, shard, mean, read)
+            again = merge_mean(spec, shard, plan, given, base.weights, outer)
+        except Rejected as refusal:
+            unproved = str(refusal)
+        else:
+            if not _differences(node, shard, again):
+                return Compared(_memory(shard, again), (), wrong)
+    return Compared(_memory(shard, result), differences, unproved=unproved)
+
+
+def _differences(node: RevisionNode, shard: ShardId, result: MergeResult) -> tuple[Difference, ...]:
+    made = node.shards[shard]
     assert made.update is not None, "only revision 0 is made by no update"
     pairs = (
-        Difference(base.shard, "update", result.update.sha256, made.update.sha256),
-        Difference(base.shard, "weights", result.weights_sha256, made.weights_sha256),
-        Difference(base.shard, "outer_state", result.outer_sha256, made.outer_sha256),
+        Difference(shard, "update", result.update.sha256, made.update.sha256),
+        Difference(shard, "weights", result.weights_sha256, made.weights_sha256),
+        Difference(shard, "outer_state", result.outer_sha256, made.outer_sha256),
     )
-    memory = ShardMemory(base.shard, result.new_weights, result.new_outer_state)
-    return memory, tuple(pair for pair in pairs if pair.ours != pair.theirs)
+    return tuple(pair for pair in pairs if pair.ours != pair.theirs)
 
 
-def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> ShardMemory:
-    """From the memory of the parent to that of ``node``, by its plan and its deltas.
+def _memory(shard: ShardId, result: MergeResult) -> ShardMemory:
+    return ShardMemory(shard, result.new_weights, result.new_outer_state)
+
+
+def remerge(reader: ObjectReader, state: RunState, node: RevisionNode, base: ShardMemory) -> Compared:
+    """``compare``, for whoever goes on from what comes out.
 
     Raises ``Rejected``: ``merge_mismatch`` when the result is not what the log committed; and as ``compare``.
     """
-    memory, differences = compare(reader, state, node, base)
-    for found in differences:
+    compared = compare(reader, state, node, base)
+    for found in compared.differences:
         what = found.what.replace("_", " ")
         raise Rejected("merge_mismatch", f"merging shard {base.shard} again gives another {what} than committed")
-    return memory
+    return compared
 
 
 def rebuild(
@@ -135,7 +167,7 @@ def rebuild(
         stages(state, path, shard, size, lambda node: node.merged_bytes[shard]),
         held,
         load,
-        lambda step, base: remerge(reader, state, state.revisions[step], base),
+        lambda step, base: remerge(reader, state, state.revisions[step], base).memory,
         say,
         notes,
     )

@@ -134,7 +134,7 @@ def _lead(state: RunState, entry: Entry, data: LeaderChanged) -> RunState:
 
 def _open(state: RunState, entry: Entry, data: RoundOpened) -> RunState:
     opened = OpenRound(data.round, data.base_revision, entry.at_ms)
-    return replace(state, open_round=opened, next_round=RoundId(data.round + 1))
+    return replace(state, open_round=opened, turned_seq=entry.seq, next_round=RoundId(data.round + 1))
 
 
 def _freeze(state: RunState, entry: Entry, data: RoundFrozen) -> RunState:
@@ -146,7 +146,8 @@ def _freeze(state: RunState, entry: Entry, data: RoundFrozen) -> RunState:
 def _abort(state: RunState, entry: Entry, data: RoundAborted) -> RunState:
     failures = (*state.failures, data.code) if data.code in CONTENT_FAILURES else state.failures
     state = _obey(state, data.command_sha256)
-    return replace(state, open_round=None, rounds_aborted=state.rounds_aborted + 1, failures=failures)
+    aborted = state.rounds_aborted + 1
+    return replace(state, open_round=None, turned_seq=entry.seq, rounds_aborted=aborted, failures=failures)
 
 
 def _pause(state: RunState, entry: Entry, data: Paused) -> RunState:
@@ -156,6 +157,7 @@ def _pause(state: RunState, entry: Entry, data: Paused) -> RunState:
 
 def _resume(state: RunState, entry: Entry, data: Resumed) -> RunState:
     state = replace(_obey(state, data.command_sha256), paused=None, failures=(), switched_seq=entry.seq)
+    state = replace(state, turned_seq=entry.seq)
     if not data.cold:
         return state
     return replace(state, restarts=(*state.restarts, Restart(entry.seq, state.head, state.next_round, "cold")))
@@ -164,7 +166,7 @@ def _resume(state: RunState, entry: Entry, data: Resumed) -> RunState:
 def _roll_back(state: RunState, entry: Entry, data: RolledBack) -> RunState:
     """The tree keeps all revisions, and their numbers are never used again."""
     restart = Restart(entry.seq, data.revision, state.next_round, "rollback")
-    state = _obey(state, data.command_sha256)
+    state = replace(_obey(state, data.command_sha256), turned_seq=entry.seq)
     return replace(state, head=data.revision, deferred=(), failures=(), restarts=(*state.restarts, restart))
 
 
@@ -193,10 +195,12 @@ def _commit(state: RunState, entry: Entry, data: RevisionCommitted) -> RunState:
         first_step=parent.first_step + state.spec.inner.steps_of(parent.revision),
         from_reset=state.resets_outer,
         merged_bytes=_merged_bytes(state.spec, opened.plan),
+        reduced=data.reduced,
     )
     return replace(
         state,
         open_round=None,
+        turned_seq=entry.seq,
         head=node.revision,
         revisions={**state.revisions, node.revision: node},
         rounds_committed=state.rounds_committed + 1,

@@ -1,13 +1,15 @@
 """What of a run stays in its bucket, and what the log's ``gc`` entries have named for deletion. Pure.
 
 A ``gc`` entry raises the floor, the oldest revision that stays whole: a snapshot of the head's lineage from which every
-later revision descends. All that only older revisions need goes: their snapshots, the updates and partition means of
-the rounds up to the floor's, and the deltas of the rounds before its parent's round ended. So an entry names whole
-ranges of keys in a line, and every reader comes to the same set. What never goes: the snapshot of revision 0, from
-which every validator takes the loss that the run began with, log, spec, commands, manifests, receipts, reports, and
-whatever a revision from the floor on needs, with those that a rollback left behind, the open round and what the last
-plan deferred. Invariants: the floor only rises; every revision with a number from the floor on can be materialised,
-merged again and rolled back to; an entry that names more than the spec allows is void.
+later revision descends. All that only older revisions need goes: their snapshots, the updates, partition means and
+reductions (the owners' words for these means) of the rounds up to the floor's, whether committed or aborted, and the
+deltas of the rounds before its parent's round ended, with the manifests that nothing needs without them (``spent.py``).
+So an entry names whole ranges of keys in a line, and every reader comes to the same set. What never goes: the snapshot
+of revision 0, from which every validator takes the loss that the run began with, log, spec, commands, reports, the
+manifests and receipts that plans named or left out, and whatever a revision from the floor on needs, with those that a
+rollback left behind, the open round and what the last plan deferred. Invariants: the floor only rises; every revision
+with a number from the floor on can be materialised, merged again and rolled back to; an entry that names more than the
+spec allows is void.
 
 When the objects may really go is not told by clocks of processes: the age of the entry's slot, by the storage's own
 clock, must have passed ``delete_after_s``. No upload URL of such a round lives longer, so nothing comes back.
@@ -28,7 +30,7 @@ from common.units import Revision
 FOLLOWERS_WINDOWS = 4
 """A miner that is behind holds the floor back, but by no more than so many times the revisions that are kept: then a
 snapshot is less to download, and nobody keeps a bucket full by saying that he is behind."""
-UPDATE_KINDS = frozenset({"update", "mean"})
+UPDATE_KINDS = frozenset({"update", "mean", "reduction"})
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def gc_problem(state: RunState, data: Gc) -> str:
 
 
 def is_named(state: RunState, parts: KeyParts) -> bool:
-    """Whether a ``gc`` entry has named the object at a key: then it may be gone."""
+    """Whether a ``gc`` entry has named the object at a key: then it may be gone. Of manifests ``spent.py`` tells."""
     if not state.collections:
         return False
     last = state.collections[-1].gc

@@ -33,6 +33,7 @@ from common.runlog.entries import (
     ShardState,
 )
 from common.runlog.owned import OWNED, check_owned
+from common.runlog.reduced import check_reduced
 from common.runlog.retention import gc_problem
 from common.runlog.state import OpenRound, RunState
 from common.spec import RunSpec
@@ -285,6 +286,8 @@ def _check_committed(state: RunState, data: RevisionCommitted) -> None:
     if data.parent != opened.base_revision or data.revision != state.next_revision:
         raise Rejected("bad_revision", f"expected revision {state.next_revision} of base {opened.base_revision}")
     problem = check_shards(state.spec, data.shards, first=False)
+    if not problem and data.reduced is not None:
+        problem = check_reduced(state.spec, opened.plan, data.reduced)
     if problem:
         raise Rejected("bad_revision", problem)
     _check_quorum(state.spec, opened.plan, data.tokens_merged)

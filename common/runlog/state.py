@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from common.reductions import Reduced
 from common.runlog.entries import Gc, PlanMember, RoundFrozen, ShardState, StorageMoved, revision_hash
 from common.spec import RunSpec
 from common.store.place import BucketPlace
@@ -42,6 +43,8 @@ class RevisionNode:
     whose policy says so."""
     merged_bytes: tuple[int, ...] = ()
     """Of each shard: the size of the deltas that its plan accepted, which whoever merges it again has to read."""
+    reduced: Reduced | None = None
+    """What its leader took from miners."""
 
     @property
     def sha256(self) -> Sha256:
@@ -138,6 +141,8 @@ class RunState:
     leaders: tuple[Leadership, ...] = ()
     """Every leader so far; the last one leads."""
     open_round: OpenRound | None = None
+    turned_seq: int = 0
+    """Slot in which a round was last opened or ended, or the run resumed or rolled back; 0: never."""
     rounds_committed: int = 0
     rounds_aborted: int = 0
     tokens_merged: int = 0

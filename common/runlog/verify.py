@@ -2,9 +2,9 @@
 
 In order: the spec by its hash; the log, slot by slot (damage is an error here, only stale entries are passed over);
 the merges again, from the snapshot of revision 0 to the end of every branch, and with them every snapshot on the way;
-the submissions that the plans name; the owner's commands behind what was done by order; then every object that is left
-under the run, by the hash in its name or by its signature. The listing is taken first, so that a run that goes on
-meanwhile is verified as far as its log was then read.
+the submissions that the plans name; the words of miners by whose means a revision was merged; the owner's commands
+behind what was done by order; then every object that is left under the run, by the hash in its name or by its
+signature. The listing is taken first, so that a run that goes on meanwhile is verified as far as its log was then read.
 
 Where a ``gc`` entry has raised the floor, the merges begin at the snapshot of that revision, and what the entry named
 may be gone; an object that is gone and that no entry named is wrong.
@@ -35,6 +35,7 @@ from common.runlog.materialise import load_snapshot
 from common.runlog.proof import Say, Work, may_be_gone, naming, prove_manifest
 from common.runlog.proving import ProvingReader, VerifyError
 from common.runlog.reader import spec_hash_of_log, walk
+from common.runlog.reduced import WrongMean, read_words, taken_means
 from common.runlog.remerge import ShardMemory, remerge
 from common.runlog.state import RevisionNode, RunState
 from common.runlog.told import slot_missing
@@ -77,7 +78,9 @@ class VerifyReport:
     tail: ProvedTail | None = None
     """How far heads on chain prove the log; None when the chain was not asked."""
     convictions: tuple[Conviction, ...] = ()
-    """What validators say of leaders; whether it is true, ``recheck`` tells."""
+    """What validators say of leaders and miners; whether it is true, ``recheck`` tells."""
+    wrong_means: tuple[tuple[Revision, WrongMean], ...] = ()
+    """Lies of miners that are part of a revision: all owners of a partition told the same."""
 
 
 def verify_run(
@@ -108,6 +111,7 @@ def verify_run(
     tail = None if heads is None else prove_tail(run, work.hashes, heads)
     _verify_merges(work, state)
     _verify_plans(work, state)
+    _verify_reductions(work, state)
     _verify_commands(work, state)
     verify_rest(work, state)
     kinds = (parts.kind for key in work.reader.proved if (parts := keys.parse_key(run, key)))
@@ -128,6 +132,7 @@ def verify_run(
         deleted=len(work.deleted),
         tail=tail,
         convictions=tuple(work.convictions),
+        wrong_means=tuple(work.wrong_means),
     )
 
 
@@ -205,7 +210,9 @@ def _verify_node(
 ) -> ShardMemory:
     with naming(keys.log_key(work.run, node.seq)):
         if memory is not None:
-            memory = remerge(work.reader, state, node, memory)
+            compared = remerge(work.reader, state, node, memory)
+            memory = compared.memory
+            work.wrong_means += [(node.revision, found) for found in compared.wrong_means]
             work.merges += 1
     made = node.shards[shard]
     if memory is not None and made.update is not None and node.round is not None:
@@ -261,6 +268,19 @@ def _verify_member(work: Work, state: RunState, member: PlanMember) -> None:
         data = work.reader.fetch(delta, max_bytes=size, sha256=member.delta.sha256, size_bytes=size)
         with naming(key):
             checks.check_partitions(state, stored.manifest, data, work.counts[member.shard])
+
+
+def _verify_reductions(work: Work, state: RunState) -> None:
+    """Every signed word by which a commit took means from miners is there and says so."""
+    for node in state.revisions.values():
+        if node.reduced is None or node.round is None or node.plan_sha256 is None:
+            continue
+        named = [keys.reduction_key(work.run, node.round, word.hotkey, word.sha256) for word in node.reduced.words]
+        if any(may_be_gone(work, state, key) and not work.reader.exists(key) for key in named):
+            continue
+        with naming(keys.log_key(work.run, node.seq)):
+            words = read_words(work.reader, work.run, node.round, node.plan_sha256, node.reduced)
+            taken_means(state.spec, node.reduced, words)
 
 
 def _verify_commands(work: Work, state: RunState) -> None:

@@ -1,7 +1,8 @@
 """The look at a bucket before a run trusts it: everything Brigade needs of a store is tried once, with real objects.
 
-Each failure ends in one SetupError that says what to do. A store that takes a conditional put twice would let two
-leaders append the same log entry, so it is refused here and not found out later. The probe removes its objects.
+Each failure ends in one SetupError that says what to do, ``StorageAway`` when nobody answers. A store that takes a
+conditional put twice would let two leaders append the same log entry, so it is refused here and not found out later.
+The probe removes its objects.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from common.units import sha256_hex
 
 Send = Callable[[PresignedPut, bytes], object]
 _ADVICE = "use Cloudflare R2, AWS S3 or the embedded server (brigade storage serve)"
+
+
+class StorageAway(SetupError):
+    """The storage gives no answer: whoever can wait tries again, since it may be away for the moment."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def probe(store: ObjectStore, token: str, *, send: Send, skew_s: Callable[[], fl
     except AccessDenied as fault:
         raise SetupError(str(fault)) from fault
     except Retryable as fault:
-        raise SetupError(f"the storage does not answer: {fault}. Is it running, and the endpoint right?") from fault
+        raise StorageAway(f"the storage does not answer: {fault}. Is it running, and the endpoint right?") from fault
     except Rejected as refusal:
         raise SetupError(f"the storage does not do what Brigade needs: {refusal}; {_ADVICE}") from refusal
     finally:

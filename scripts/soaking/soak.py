@@ -237,10 +237,11 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="new folder of everything; a temporary one if not given")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--takeovers", action="store_true", help="instead: every fault of a leader in every phase")
+    parser.add_argument("--round-s", type=float, default=24.0, help="length of a round with --takeovers; 3 without")
     options = parser.parse_args()
     folder = (options.dir or Path(tempfile.mkdtemp(prefix="brigade-soak-"))).absolute()
     if options.takeovers:
-        why = play_all(folder)
+        why = play_all(folder, options.round_s)
         print(why or "all held")
         return 1 if why else 0
     return soak(folder, options)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scripts.soaking.schedule import SERVERS
 from tests.integration.outages import play_outage
-from tests.integration.support import spec_for
+from tests.integration.support import spec_for, steps_in
 from tests.integration.takeovers import EVERY_CELL, Stage
 from tests.support.rigging import running
 
@@ -17,9 +17,10 @@ MINERS = 2
 OUTAGE_S = 60.0
 
 
-def play_all(folder: Path) -> str:
-    """Play them one after the other and print a line for each; why it failed, or an empty text."""
-    with running(folder, spec_for(MINERS), MINERS, validators=2) as rig:
+def play_all(folder: Path, round_s: float) -> str:
+    """Play them one after the other, in rounds of about ``round_s``, and print a line for each; why it failed, or an
+    empty text."""
+    with running(folder, spec_for(MINERS, steps_in(round_s)), MINERS, validators=2) as rig:
         stage = Stage(rig, [wallet.name for wallet in rig.wallets.miners])
         stage.begin()
         wrong: list[str] = []

@@ -17,17 +17,22 @@ from tests.support.specs import tiny_spec
 from validator.up.bootstrap import Wallets
 
 SEQ_LEN, BATCH, STEPS = 32, 2, 30
-ROUND_TOKENS = SEQ_LEN * BATCH * STEPS
-"""Of one miner in one round."""
+STEP_TOKENS = SEQ_LEN * BATCH
 SPEED = 640.0
-"""Tokens a second: a round takes about three seconds."""
+"""Tokens a second of one miner: a round of ``STEPS`` takes about three seconds."""
 SLOWED = ("--max-tokens-per-s", str(SPEED))
 SUBMIT_S = 10.0
 TIMEOUT_S = 5.0
 
 
-def spec_for(members: int) -> MakeSpec:
-    """A run whose rounds are made for so many miners; half of them are a quorum."""
+def steps_in(seconds: float) -> int:
+    """Inner steps that a miner at ``SPEED`` takes in this time."""
+    return round(seconds * SPEED / STEP_TOKENS)
+
+
+def spec_for(members: int, steps: int = STEPS) -> MakeSpec:
+    """A run whose rounds are made for so many miners; a quorum is half of what one of them does."""
+    round_tokens = STEP_TOKENS * steps
 
     def make(netuid: int, wallets: Wallets, data: Path) -> RunSpec:
         base = tiny_spec()
@@ -40,14 +45,14 @@ def spec_for(members: int) -> MakeSpec:
             validators=tuple(wallet.hotkey_ss58 for wallet in wallets.validators),
             model=dataclasses.replace(base.model, hidden_size=32, ffn_size=64, max_seq_len=SEQ_LEN),
             data=dataclasses.replace(base.data, dataset=dataset, tokenizer=tokenizer, seq_len=SEQ_LEN),
-            inner=dataclasses.replace(base.inner, batch_size=BATCH, steps_schedule=(STEPS,), decay_steps=3000),
+            inner=dataclasses.replace(base.inner, batch_size=BATCH, steps_schedule=(steps,), decay_steps=3000),
             codec=CodecSpec(
                 kind="bf16", density_schedule=(4096,), magnitude_bits=16, feedback=0.95, update_density_factor=1
             ),
             round=RoundSpec(
-                target_tokens=members * ROUND_TOKENS,
-                quorum_tokens=ROUND_TOKENS // 2,
-                train_deadline_s=20.0,
+                target_tokens=members * round_tokens,
+                quorum_tokens=round_tokens // 2,
+                train_deadline_s=max(20.0, 2 * round_tokens / SPEED),
                 submit_deadline_s=SUBMIT_S,
                 heartbeat_s=0.5,
                 member_timeout_s=TIMEOUT_S,

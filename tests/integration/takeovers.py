@@ -45,13 +45,18 @@ class Takeover:
     merged_tokens: int
     """Of these, what the accepted deltas hold."""
     credited_tokens: int
-    """Of these, what counts: a member's share of one round's target is bounded, however long the round took."""
+    """Of these, what counts: a member's share is bounded by the time that it was seen to work."""
     miners_alive: bool
 
     @property
     def lost(self) -> float:
         """Share of the work of both rounds that is in no accepted delta."""
         return 1 - self.merged_tokens / self.trained_tokens if self.trained_tokens else 0.0
+
+    @property
+    def uncredited(self) -> float:
+        """Of the work of both rounds what counts for nothing, in rounds."""
+        return 2 * (1 - self.credited_tokens / self.trained_tokens) if self.trained_tokens else 0.0
 
     def held(self, miners: set[str]) -> bool:
         """The standby committed that same round, of the same members, and no miner ended."""
@@ -64,7 +69,7 @@ class Takeover:
             f"{self.fault:8} {self.phase:9} round {self.round}: committed {self.committed_round} by {self.committer}; "
             f"without a leader {self.without_leader_s:.1f} s, to the commit {self.to_commit_s:.1f} s; "
             f"members {len(self.members)}; work lost {self.lost:.2%} of {self.trained_tokens} tokens, "
-            f"credited {self.credited_tokens}; miners alive {self.miners_alive}"
+            f"credited {self.credited_tokens}, {self.uncredited:.2%} of a round lost; miners alive {self.miners_alive}"
         )
 
 
@@ -165,7 +170,10 @@ class Stage:
 
     def _stands(self, phase: str) -> bool:
         view = self.rig.status.round if self.rig.status else None
-        return view is not None and view.phase == phase and view.round == self.rig.open_round
+        if view is None or view.round != self.rig.open_round:
+            return False
+        # A closing round for which nobody is waited any more is as good as frozen, and only its plan is missing.
+        return view.phase == phase or (phase == "closing" and view.phase == "frozen" and not self._planned())
 
     def _at_work(self) -> bool:
         seen = [self.rig.miner(name) for name in self.miners]

@@ -23,6 +23,7 @@ from common.records import (
     sign_manifest,
     sign_receipt,
 )
+from common.reductions import Copy, Reduction, sign_reduction
 from common.reports import MemberReport, Report, sign_report
 from common.runlog.commands import put_command, resume_command, rollback_command
 from common.runlog.entries import (
@@ -85,11 +86,13 @@ class World:
         accepted: bool = True,
         put: bool = True,
         lie: Mapping[str, object] | None = None,
+        drip: int = 0,
     ) -> PlanMember:
-        """A miner's delta of the open round with its manifest and receipt, and its place in the plan."""
+        """A miner's delta of the open round with its manifest and receipt, and its place in the plan. ``drip`` is the
+        number of one that it sent before the final one; 0 for that."""
         assert self.state.open_round is not None
         base = self.state.open_round.base_revision
-        manifest, delta = self._manifest(miner, ShardId(shard))
+        manifest, delta = self._manifest(miner, ShardId(shard), drip)
         if lie:
             manifest = self._lying(manifest, lie)
         record = sign_manifest(manifest, miner)
@@ -142,6 +145,24 @@ class World:
         shards = tuple(self._merge(plan, revision, shard) for shard in sorted(self.memory))
         self.append(RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(self.spec, plan), shards))
 
+    def reduce(self, miner: KeypairSigner) -> list[str]:
+        """An owner's copy of partition 0 of every shard and its word for them, as the leader keeps them: the keys."""
+        opened_round = self.state.open_round
+        assert opened_round is not None
+        assert opened_round.plan_sha256 is not None
+        bodies = {shard: b"mean of shard %d in round %d" % (shard, opened_round.round) for shard in self.memory}
+        copies = tuple(
+            Copy(shard, 0, ObjectRef(sha256_hex(body), len(body)), sha256_hex(b"inputs"))
+            for shard, body in bodies.items()
+        )
+        word = Reduction(1, self.spec.run, miner.hotkey, opened_round.round, opened_round.plan_sha256, copies)
+        record = sign_reduction(word, miner).encode()
+        key = keys.reduction_key(self.spec.run, word.round, miner.hotkey, sha256_hex(record))
+        self.store.put(key, record)
+        for copy in copies:
+            self.store.put(word.key_of(copy), bodies[copy.shard])
+        return [key, *(word.key_of(copy) for copy in copies)]
+
     def pause_for_failures(self) -> None:
         """As many rounds as it takes end for what was delivered; then the run is paused."""
         for _ in range(MAX_FAILURES):
@@ -177,11 +198,11 @@ class World:
         self.store.put(key, data)
         return key
 
-    def _manifest(self, miner: KeypairSigner, shard: ShardId) -> tuple[Manifest, bytes]:
+    def _manifest(self, miner: KeypairSigner, shard: ShardId, drip: int) -> tuple[Manifest, bytes]:
         opened_round = self.state.open_round
         assert opened_round is not None
         count = len(self.memory[shard].weights)
-        seed = [opened_round.round, shard, MINERS.index(miner)]
+        seed = [opened_round.round, shard, MINERS.index(miner), *([drip] if drip else [])]
         values = (np.random.default_rng(seed).standard_normal(count) * 1e-3).astype(np.float32)
         params = delta_params(self.spec.codec, opened_round.base_revision)
         delta = encode(values, params)
@@ -198,7 +219,7 @@ class World:
             base_sha256=base.sha256,
             shard=shard,
             delta=ref,
-            final=True,
+            final=not drip,
             tokens=64,
             steps=2,
             samples=(SampleRange(opened_round.round, base.revision, 0, 4),),

@@ -81,6 +81,13 @@ def plans(world: World) -> list[RoundFrozen]:
     return [data for data in entries if isinstance(data, RoundFrozen)]
 
 
+def credited(made: list[RoundFrozen]) -> float:
+    """Share of the claimed tokens that plans validated; all of them must be accepted."""
+    members = [member for plan in made for member in plan.members]
+    assert {member.decision for member in members} == {"accepted"}
+    return sum(member.tokens for member in members) / sum(member.tokens_claimed for member in members)
+
+
 def weights(world: World) -> list[Sha256]:
     """The hashes of all revisions."""
     revisions = world.records.state.revisions

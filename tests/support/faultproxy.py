@@ -113,13 +113,14 @@ class FaultProxy:
         retry_after_s: int | None = None,
         method: str = "",
         path: str = "",
+        contains: str = "",
         body: bytes | None = None,
     ) -> None:
         """Answer the next ``count`` requests (None: all) of this method and path so, instead of passing them on.
 
         A throttling storage: ``answer(503, 5, retry_after_s=1)``. Without ``body`` it is S3's SlowDown.
         """
-        one = Answer(status, count, retry_after_s, method, path)
+        one = Answer(status, count, retry_after_s, method, path, contains)
         self._faults.answers.append(one if body is None else replace(one, body=body))
 
     def stop_answering(self, path: str = "") -> None:

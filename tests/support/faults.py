@@ -20,11 +20,14 @@ class Answer:
     """Only requests of this method; empty: all."""
     path: str = ""
     """Only requests whose path begins so."""
+    contains: str = ""
+    """Only requests with this in their path."""
     body: bytes = _SLOW_DOWN
 
     def meets(self, method: str, path: str) -> bool:
         """Whether this request gets the answer."""
-        return self.left != 0 and self.method in ("", method) and path.startswith(self.path)
+        meant = path.startswith(self.path) and self.contains in path
+        return self.left != 0 and self.method in ("", method) and meant
 
     def encode(self, method: str) -> bytes:
         """The bytes of the answer; to a HEAD without the body."""

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from common.codec.container import HEADER_BYTES, decode, encode
 from common.codec.params import F32, CodecParams
 from common.errors import Rejected
+from common.merge.partition import PartitionMean, PartitionReducer
 from common.records import Manifest, open_manifest
 from common.spec import RunSpec
 
@@ -47,6 +48,7 @@ class Liar:
         """From now on the miner's encoder is ours, and so are its put and its posts."""
         import miner.client
         import miner.delta
+        import miner.reducer
         import miner.session
         import miner.uplink
 
@@ -65,6 +67,7 @@ class Liar:
 
         miner.session.build = lying_build  # type: ignore[assignment]
         miner.delta.encode = self._encode  # type: ignore[assignment]
+        miner.reducer.PartitionReducer = self._lying_reducer()  # type: ignore[misc]
         self._replace_put(miner.uplink.Uplink)
         self._replace_posts(miner.client.ValidatorClient)
 
@@ -75,6 +78,17 @@ class Liar:
             return honest[:HEADER_BYTES] + b"\xff" * (len(honest) - HEADER_BYTES)
         factor = {"scale": np.float32(100.0), "flip": np.float32(-1.0)}.get(order, np.float32(1.0))
         return encode(target * factor, params)
+
+    def _lying_reducer(self) -> type[PartitionReducer]:
+        liar = self
+
+        class LyingReducer(PartitionReducer):
+            def finish(self) -> PartitionMean:
+                right = super().finish()
+                wrong = right.values + np.float32(2.0**-10)
+                return PartitionMean(wrong, right.inputs_sha256) if liar.order() == "mean" else right
+
+        return LyingReducer
 
     def _replace_put(self, uplink: Any) -> None:
         put_whole, liar = uplink._put_whole, self

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 Address = tuple[str, int]
-LIES = ("nan", "scale", "flip", "copy", "average", "missing", "twice")
+LIES = ("nan", "scale", "flip", "copy", "average", "missing", "twice", "mean")
 """nan: values that are none; scale: a hundred times the work; flip: its opposite; copy, average: what others have
-handed in for the round instead of own work; missing: announced, and never put; twice: every request once more."""
+handed in for the round instead of own work; missing: announced, and never put; twice: every request once more; mean:
+another mean of its partitions than the right one."""
 
 
 def main(arguments: Sequence[str]) -> None:

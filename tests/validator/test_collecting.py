@@ -8,9 +8,12 @@ from typing import Any
 
 from common import keys
 from common.data.dataset import Dataset
+from common.runlog.entries import RoundFrozen
+from common.runlog.reader import LogReader
 from common.runlog.retention import is_named
 from common.runlog.verify import verify_run
 from common.spec import RetentionSpec
+from common.store.reader import StoreReader
 from common.timeouts import LEASE_S
 from common.units import Revision, ShardId
 from tests.support.specs import VALIDATOR
@@ -73,6 +76,49 @@ def test_objects_are_named_then_kept_for_the_grace_then_deleted(dataset: Dataset
         report = verify_run(world.store, world.spec.run)
         assert report.state.floor > 0
         assert report.deleted > 0
+
+    asyncio.run(go())
+
+
+async def drip(world: World, validator: Validator) -> None:
+    """Every miner sends a part of what it will have, into the next round."""
+    while validator.board.round is None:
+        await validator.driver.step()
+        world.clock.advance(0.25)
+    for miner in world.miners:
+        miner.beat(validator)
+        miner.train(64)
+        await miner.drip(validator, 2)
+
+
+def manifests(world: World) -> dict[str, bool]:
+    """Those in the bucket, and whether a plan names them."""
+    with world.unwatched():
+        steps = LogReader(StoreReader(world.store), world.spec).steps()
+        entries = [step.entry.data for step in steps if step.void is None and step.entry is not None]
+        plans = [data for data in entries if isinstance(data, RoundFrozen)]
+        named = {member.delta.sha256 for plan in plans for member in plan.members}
+        listed = [info.key for info in world.store.list(keys.run_prefix(world.spec.run))]
+    parsed = [(key, keys.parse_key(world.spec.run, key)) for key in listed]
+    return {key: parts.sha256 in named for key, parts in parsed if parts is not None and parts.kind == "manifest"}
+
+
+def test_manifests_of_replaced_drips_are_deleted_and_those_that_plans_name_are_not(dataset: Dataset) -> None:
+    async def go() -> None:
+        world = a_world(dataset)
+        await world.begin()
+        validator = world.validator()
+        await drip(world, validator)
+        await until_named(world, validator)
+        before = manifests(world)
+        replaced = {key for key, named in before.items() if not named}
+        assert len(replaced) == len(world.miners)
+        age(world)
+        await go_on(world, validator, world.log().head + 2)
+        left = manifests(world)
+        assert not replaced & left.keys()
+        assert before.keys() - replaced <= left.keys()
+        verify_run(world.store, world.spec.run)
 
     asyncio.run(go())
 

@@ -8,7 +8,7 @@ from common.convictions import MergedWrongly, RejectedFalsely
 from common.runlog.remerge import Difference
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
 from tests.support.specs import VALIDATOR
-from validator.audits.convictions import MOST_OF_A_LEADER, MOST_OF_A_SLOT, Accused, Convictions
+from validator.audits.convictions import MOST_OF_A_SLOT, MOST_OF_ONE, Accused, Convictions
 from validator.reports_place import FolderReports
 
 SHA = Sha256("ab" * 32)
@@ -33,14 +33,14 @@ def test_a_slot_and_a_leader_are_kept_so_much_of(tmp_path: Path) -> None:
     convictions = desk(tmp_path)
     assert sum(reject(convictions, ONE, 7, line) for line in range(2 * MOST_OF_A_SLOT)) == MOST_OF_A_SLOT
     assert not reject(convictions, ONE, 7, 0), "the same fault is taken down once"
-    for slot in range(100, 100 + 2 * MOST_OF_A_LEADER):
+    for slot in range(100, 100 + 2 * MOST_OF_ONE):
         reject(convictions, ONE, slot)
-    assert len(list(convictions.everything())) == MOST_OF_A_LEADER
+    assert len(list(convictions.everything())) == MOST_OF_ONE
 
 
 def test_a_flood_of_small_faults_hides_no_wrong_merge_and_nobody_elses_fault(tmp_path: Path) -> None:
     convictions = desk(tmp_path)
-    for slot in range(2 * MOST_OF_A_LEADER):
+    for slot in range(2 * MOST_OF_ONE):
         reject(convictions, ONE, slot)
     assert merge(convictions, ONE, 1000)
     assert reject(convictions, OTHER, 1001)

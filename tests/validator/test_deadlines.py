@@ -7,12 +7,22 @@ import math
 
 import pytest
 
+from common.runlog.state import Pause, RunState
 from common.spec import RunSpec
-from common.units import Hotkey, Revision, RoundId
+from common.units import Hotkey, Revision, RoundId, Sha256
 from tests.support.specs import tiny_spec
 from validator.round.core import opened
-from validator.round.deadlines import Deadlines, freeze_in_s, patience_s, policy_of, seconds_left, url_life_s
-from validator.round.facts import MemberFacts, Phase, RoundPolicy
+from validator.round.deadlines import (
+    MOST_UNSEEN_S,
+    Deadlines,
+    freeze_in_s,
+    patience_s,
+    policy_of,
+    seconds_left,
+    unseen,
+    url_life_s,
+)
+from validator.round.facts import Held, MemberFacts, Phase, RoundPolicy
 
 STATE = opened(RoundId(3), Revision(2), 0.0)
 
@@ -90,3 +100,13 @@ def test_patience_is_never_longer_than_the_time_to_submit() -> None:
     limits = policy(waste=0.0)
     assert patience_s(limits, 4, 100.0) == limits.submit_deadline_s
     assert math.isfinite(patience_s(policy(), 0, 0.0))
+
+
+def test_a_new_leader_reads_in_the_log_for_how_long_nobody_led() -> None:
+    run = RunState(tiny_spec(), 5, Sha256("0" * 64), {}, Revision(2), RoundId(7), turned_seq=4)
+    assert unseen(run, 600.0, 50.0) == Held(600.0, 50.0)
+    assert unseen(run, -1.0, 50.0) == Held(0.0, 50.0)
+    assert unseen(run, 1e15, 50.0).seconds == MOST_UNSEEN_S
+    assert unseen(dataclasses.replace(run, turned_seq=0), 1e15, 50.0).seconds == 0.0, "no round was ever opened"
+    paused = dataclasses.replace(run, paused=Pause(4, "ordered", (), 1_000_000))
+    assert unseen(paused, 600.0, 50.0).seconds == 0.0, "nobody trains in a pause"

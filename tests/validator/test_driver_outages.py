@@ -48,10 +48,53 @@ def test_while_the_storage_is_away_nothing_is_decided_and_no_time_passes(world: 
         after_s = validator.board.round.state.deadline_s
         assert after_s is not None
         assert after_s - before_s >= 100.0
+        assert validator.board.round.state.held_s == after_s - before_s, "what may be claimed grows as much"
         await drive(world, validator, 1)
 
     asyncio.run(go())
     assert world.log().rounds_aborted == 0
+
+
+def test_time_without_storage_between_two_rounds_is_the_next_ones(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        validator = world.validator(until=2)
+        await drive(world, validator, 1)
+        assert validator.board.round is None
+
+        def away(operation: str, key: str) -> None:
+            raise Retryable("no connection to the storage")
+
+        world.store.before = away
+        for _ in range(20):
+            await validator.driver.step()
+            world.clock.advance(5.0)
+        world.store.before = None
+        await validator.driver.step()
+        assert validator.board.round is not None
+        assert 95.0 <= validator.board.round.state.held_s <= 100.0
+        await drive(world, validator, 2)
+        assert validator.board.held.seconds == 0.0, "it passed before that round closed"
+
+    asyncio.run(go())
+
+
+def test_a_new_leader_counts_the_time_since_the_round_was_opened(world: World) -> None:
+    async def go() -> None:
+        await world.begin()
+        await steps(world, world.validator(until=1), 4)
+        world.clock.advance(600.0)
+        validator = world.validator(until=1)
+        while validator.board.round is None:
+            await validator.driver.step()
+            world.clock.advance(5.0)
+        state = validator.board.round.state
+        assert 600.0 <= state.held_s <= 640.0
+        assert state.listened_s >= state.held_s, "nobody can have told it of that time"
+        await drive(world, validator, 1)
+
+    asyncio.run(go())
+    assert world.log().tokens_merged == 3 * WORK
 
 
 def test_a_validator_that_was_stopped_does_not_take_its_own_sleep_for_the_miners_silence(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from common.units import Hotkey, RoundId, sha256_hex
 from common.wire import Counters, Heartbeat, Phase
 from validator.members import Members
-from validator.round.tokens import Terms, proven_rates, round_usual, validated_tokens
+from validator.round.tokens import UNSUPPORTED, Terms, proven_rates, round_usual, usual_rate, validated_tokens
 from validator.submissions import Held
 
 BEAT_S, TRAIN_S, MERGE_S = 5.0, 60.0, 12.0
@@ -65,9 +65,10 @@ class Run:
                 self.members.hear(hotkey, machine.beat(round_id, self.now_s), self.now_s)
             self.now_s += BEAT_S
 
-    def round(self, number: int, unnamed: str) -> dict[Hotkey, float]:
-        """Share of its claim that counts, of each that the plan names."""
-        self.train(number, TRAIN_S)
+    def round(self, number: int, unnamed: str, held_s: float = 0.0) -> dict[Hotkey, float]:
+        """Share of its claim that counts, of each that the plan names; the round is held open so long."""
+        listened_s = self.now_s
+        self.train(number, TRAIN_S + held_s)
         claims, round_id = {}, RoundId(number)
         for offset, (hotkey, machine) in enumerate(self.machines.items()):
             machine.made_s = self.now_s - 0.1 * offset
@@ -76,7 +77,8 @@ class Run:
                 hotkey, round_id, sha256_hex(f"{number}{hotkey}".encode()), claims[hotkey], self.now_s
             )
         usual = round_usual(self.members.proven(), self.members.claimed_rates(round_id, self.now_s))
-        terms = Terms(TARGET, len(claims), 4 * TRAIN_S, 1.1, usual)
+        proven = usual_rate(self.members.proven().values())
+        terms = Terms(TARGET, len(claims), 4 * TRAIN_S, 1.1, usual, proven, held_s, listened_s)
         named = {h: sha256_hex(f"{number}{h}".encode()) for h in claims if h not in unnamed}
         seen = {h: self.members.seen(h, delta) for h, delta in named.items()}
         counted = {h: validated_tokens(claims[h], seen[h], None, terms)[0] for h in named}
@@ -118,6 +120,33 @@ def test_a_liar_is_bounded_by_the_time_that_it_was_seen() -> None:
     run.machines[Hotkey("d")].settled_s -= 10 * TRAIN_S
     share = run.round(4, "")[Hotkey("d")]
     assert share < 0.35, "it claims eleven rounds' work and was seen for one"
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+@pytest.mark.parametrize("held_s", [120.0, 600.0, 3600.0])
+def test_every_honest_token_of_a_round_that_is_held_open_counts(held_s: float, takeover: bool) -> None:
+    run = Run()
+    for number in range(3):
+        run.round(number, "")
+    if takeover:
+        run.take_over()
+    assert set(run.round(3, "", held_s).values()) == {1.0}
+    assert set(run.round(4, "").values()) == {1.0}
+
+
+@pytest.mark.parametrize("held_s", [600.0, 3600.0])
+def test_one_that_claims_ten_times_in_such_a_round_gets_what_its_time_allows(held_s: float) -> None:
+    run, liar = Run(), Hotkey("d")
+    for number in range(3):
+        run.round(number, "")
+    usual = usual_rate(run.members.proven().values())
+    assert usual is not None
+    honest = run.machines[liar].rate
+    run.machines[liar].rate = 10 * honest
+    shares = run.round(3, "", held_s)
+    longest_s = TRAIN_S + MERGE_S + held_s + 2 * BEAT_S
+    assert shares[liar] * 10 * honest <= UNSUPPORTED * usual * longest_s / (TRAIN_S + held_s)
+    assert {shares[hotkey] for hotkey in shares if hotkey != liar} == {1.0}
 
 
 def test_the_facts_of_a_round_count_the_work_ahead_of_its_opening() -> None:

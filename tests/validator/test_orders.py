@@ -47,6 +47,7 @@ def test_a_rollback_ends_the_round_at_once_and_the_run_goes_on_from_there(datase
         assert world.log().head == 1
         assert validator.board.round is not None
         assert not list(validator.board.round.submissions.everything()), "nothing sent before it counts"
+        assert validator.board.round.state.held_s == 0.0, "nor any time"
         again = world.validator()
         world.clock.advance(20.0)
         await again.driver.step()

@@ -17,11 +17,16 @@ from common.errors import OperatorError, Rejected, Retryable, SetupError
 from common.options import storage_config
 from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
+from common.store.memory import MemoryStore
+from common.store.port import PresignedPut
+from common.store.probe import probe
 from common.store.reader import StoreReader
+from common.store.retry import RetryPolicy
 from common.units import Coldkey, Hotkey, Sha256
 from tests.support.memchain import MemoryWallet
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
 from tests.validator.world import World
+from validator import start
 from validator.api.server import Server, bind
 from validator.cli import check_host
 from validator.start import (
@@ -104,6 +109,35 @@ def test_a_refusal_at_the_start_ends_it_in_one_line() -> None:
 
     with pytest.raises(SetupError, match="the storage: access_denied"):
         asyncio.run(patiently(refused, "the storage"))
+
+
+def test_a_start_waits_for_storage_and_chain_however_long_they_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "PATIENCE", RetryPolicy(first_wait_s=0.0, longest_wait_s=0.0))
+    tries = 0
+
+    async def away() -> str:
+        nonlocal tries
+        tries += 1
+        if tries <= 100:
+            raise Retryable("no connection")
+        return "there"
+
+    assert asyncio.run(patiently(away, "the storage")) == "there"
+
+
+def test_a_bucket_that_nobody_serves_now_is_waited_for_and_one_that_will_not_do_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Retryable, match="Is it running, and the endpoint right"):
+        start.try_bucket(dataclasses.replace(STORAGE, endpoint="http://127.0.0.1:1"))
+    monkeypatch.setattr(start, "S3Store", lambda config: MemoryStore(honours_conditions=False))
+    monkeypatch.setattr(start, "probe_bucket", lambda store, token: probe(store, token, send=_sent, skew_s=lambda: 0.0))
+    with pytest.raises(SetupError, match="ignores conditional puts"):
+        start.try_bucket(STORAGE)
+
+
+def _sent(put: PresignedPut, body: bytes) -> None:
+    raise AssertionError("refused before")
 
 
 def test_the_server_speaks_http_on_the_socket_it_was_given_and_a_taken_port_is_said(dataset: Dataset) -> None:

@@ -30,6 +30,8 @@ seconds = st.one_of(st.none(), st.floats(0, 1e6))
 seen = st.builds(Seen, seconds, st.booleans())
 rates = st.one_of(st.none(), st.floats(1e-3, 1e9))
 terms = st.builds(Terms, st.integers(1, 10**12), st.integers(0, 256), st.floats(1, 1e5), st.floats(1, 2), rates)
+held = st.floats(0, 1e6)
+HELD = replace(TERMS, held_s=600.0, listened_s=1000.0)
 
 
 def test_a_claim_near_the_usual_counts_whole_without_evidence() -> None:
@@ -77,6 +79,51 @@ def test_a_proof_is_what_was_merged_and_fades_slowly() -> None:
     assert proven_rates({Hotkey("a"): (10, 10.0)}, {Hotkey("a"): 100.0}) == {Hotkey("a"): KEPT * 100.0}
     assert proven_rates({Hotkey("a"): (3000, 10.0)}, {Hotkey("a"): 100.0}) == {Hotkey("a"): 300.0}
     assert usual_rate([]) is None
+
+
+def test_an_hour_of_work_in_a_round_that_was_held_open_counts_as_an_hour() -> None:
+    worked = Seen(630.0, True)
+    assert validated_tokens(63_000, worked, None, TERMS)[0] == 11_000
+    assert validated_tokens(63_000, worked, None, HELD)[0] == 63_000
+    assert validated_tokens(630_000, worked, None, HELD)[0] == 630 * 200, "ten times as much is what its time allows"
+    tokens, why = validated_tokens(HUGE, Seen(700.0, True), None, HELD)
+    assert tokens == 11_000 + 600 * 200
+    assert "600 s for which it was held open" in why
+    alone = replace(HELD, members=1)
+    assert validated_tokens(63_000, worked, None, alone)[0] == 63_000, "nor does it need others"
+
+
+def test_one_that_joined_late_in_it_gains_no_more_than_its_own_time() -> None:
+    assert validated_tokens(HUGE, Seen(10.0, True), None, HELD)[0] == int(10 * 100 * UNSUPPORTED)
+    early, late = Seen(None, False, met_s=900.0), Seen(None, False, met_s=1590.0)
+    slow = replace(HELD, usual_rate=5.0)
+    assert most_tokens(early, None, slow) == (60 + 600) * 5 * 2
+    assert most_tokens(late, None, slow) == (60 + 10) * 5 * 2, "nobody heard of it in the other 590 s"
+
+
+def test_before_any_rate_is_proven_the_fair_share_grows_as_the_round_does() -> None:
+    first = replace(NOTHING_PROVEN, held_s=600.0, listened_s=1000.0)
+    assert most_tokens(Seen(650.0, True), None, first) == int(FIRST_SHARE * 10_000 / 4 * (60 + 600) / 60)
+    assert most_tokens(Seen(30.0, True), 8.0, first) == int(FIRST_SHARE * 10_000 / 4 * 1.5), "it was there for 30 s"
+    assert most_tokens(Seen(None, False, met_s=9999.0), None, first) == int(FIRST_SHARE * 10_000 / 4)
+
+
+def test_what_a_hold_adds_is_not_raised_by_a_whole_round_of_claims() -> None:
+    fast = replace(HELD, usual_rate=1e9, proven_rate=100.0)
+    assert most_tokens(Seen(630.0, True), None, fast) == 11_000 + 600 * 200
+
+
+@given(seen, rates, terms, held, held)
+def test_a_longer_hold_adds_what_is_proven_and_never_takes(
+    watched: Seen, support: float | None, at: Terms, one_s: float, more_s: float
+) -> None:
+    short, long = (most_tokens(watched, support, replace(at, held_s=s)) for s in (one_s, one_s + more_s))
+    assert most_tokens(watched, support, at) <= short <= long
+    rate = FIRST_SHARE * at.target_tokens * at.slack / at.longest_s if at.usual_rate is None else at.usual_rate
+    times = max(UNSUPPORTED, (support or 0.0) * at.slack)
+    assert long - short <= more_s * rate * times * (1 + 1e-9) + 2
+    if watched.seconds is not None and at.usual_rate is not None:
+        assert long <= watched.seconds * at.usual_rate * times * (1 + 1e-9)
 
 
 @given(st.integers(0, HUGE), seen, rates, terms)

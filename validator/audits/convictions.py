@@ -1,8 +1,8 @@
-"""What this validator has found against leaders: signed, kept among its reports, and there again after a restart.
+"""What this validator has found against others: signed, kept among its reports, and there again after a restart.
 
 Invariants: the same fault is written once; what was found is told and acted on at once, also while the place for it is
-away, and is put until it lies there; how much is kept of one slot, and of one leader, is bounded, for each kind of
-fault by itself: no leader hides a wrong merge behind many smaller faults, or another's.
+away, and is put until it lies there; how much is kept of one slot and one accused is bounded, for each kind of fault by
+itself: nobody hides a wrong merge behind many smaller faults, or another's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from common.convictions import (
     MAX_CONVICTION_BYTES,
     MAX_TOLD,
     Conviction,
+    Fault,
     LeftOut,
     MergedWrongly,
+    ReducedWrongly,
     RejectedFalsely,
     decode_conviction,
     sign_conviction,
@@ -37,8 +39,8 @@ from validator.reports_place import ReportStore
 
 MOST_OF_A_SLOT = 8
 """Faults of one kind in one slot that are kept: more of them prove no more."""
-MOST_OF_A_LEADER = 128
-"""Faults of one kind of one leader that are kept."""
+MOST_OF_ONE = 128
+"""Faults of one kind of one leader or miner that are kept."""
 MOST_ADOPTED = 2048
 """The newest of an earlier process that are read again."""
 MOST_TOLD = 8
@@ -48,7 +50,7 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Accused:
-    """Who did wrong, and in which slot of the log."""
+    """The slot of the log in which a wrong is, and who led when it was written."""
 
     leader: Hotkey
     round: RoundId
@@ -76,7 +78,7 @@ class Convictions:
             if conviction is not None and conviction.signer == self._signer.hotkey:
                 self._kept[_place(conviction)] = conviction
 
-    def note(self, accused: Accused, told: str, fault: LeftOut | MergedWrongly | RejectedFalsely) -> bool:
+    def note(self, accused: Accused, told: str, fault: Fault) -> bool:
         """Take down a fault; False for one that is known already, and for one more of a slot that has many."""
         conviction = self._conviction(accused, told, fault)
         place = _place(conviction)
@@ -85,7 +87,7 @@ class Convictions:
         self._kept[place] = conviction
         self._unwritten.append(conviction)
         self._found.set()
-        facts = {"leader": str(accused.leader), "round": int(accused.round), "slot": accused.seq}
+        facts = {"accused": str(conviction.accused), "round": int(accused.round), "slot": accused.seq}
         logger.bind(event=conviction.kind, **facts).error("{}", told)
         return True
 
@@ -123,8 +125,8 @@ class Convictions:
 
     def _has_many(self, conviction: Conviction) -> bool:
         kind, seq, _ = _place(conviction)
-        alike = [known for known in self._kept.values() if (known.kind, known.leader) == (kind, conviction.leader)]
-        return len(alike) >= MOST_OF_A_LEADER or sum(known.seq == seq for known in alike) >= MOST_OF_A_SLOT
+        alike = [known for known in self._kept.values() if (known.kind, known.accused) == (kind, conviction.accused)]
+        return len(alike) >= MOST_OF_ONE or sum(known.seq == seq for known in alike) >= MOST_OF_A_SLOT
 
     def _put(self, key: str, body: bytes) -> None:
         with only_facts():
@@ -140,7 +142,7 @@ class Convictions:
             logger.warning("{} is no conviction: {}", key, refusal)
             return None
 
-    def _conviction(self, accused: Accused, told: str, fault: LeftOut | MergedWrongly | RejectedFalsely) -> Conviction:
+    def _conviction(self, accused: Accused, told: str, fault: Fault) -> Conviction:
         return Conviction(
             schema=SCHEMA,
             run=self._run,
@@ -153,6 +155,7 @@ class Convictions:
             left_out=fault if isinstance(fault, LeftOut) else None,
             merged_wrongly=fault if isinstance(fault, MergedWrongly) else None,
             rejected_falsely=fault if isinstance(fault, RejectedFalsely) else None,
+            reduced_wrongly=fault if isinstance(fault, ReducedWrongly) else None,
         )
 
 
@@ -170,4 +173,7 @@ def _place(conviction: Conviction) -> Place:
     elif conviction.rejected_falsely is not None:
         found = conviction.rejected_falsely
         what = f"{found.shard} {found.hotkey} {found.made_for}"
+    elif conviction.reduced_wrongly is not None:
+        mean = conviction.reduced_wrongly.mean
+        what = f"{mean.hotkey} {mean.shard} {mean.partition}"
     return conviction.kind, conviction.seq, what

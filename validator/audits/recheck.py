@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from common.convictions import MAX_CODE, Conviction, MergedWrongly, RejectedFalsely
+from common.convictions import MAX_CODE, Conviction, MergedWrongly, ReducedWrongly, RejectedFalsely
 from common.errors import Rejected
 from common.runlog.entries import Entry, RoundFrozen
 from common.runlog.leftout import judge
 from common.runlog.reader import LogReader
-from common.runlog.remerge import compare, rebuild
+from common.runlog.remerge import Compared, compare, rebuild
 from common.runlog.replay import Step
 from common.runlog.state import RunState
 from common.store.port import ObjectReader
-from common.units import ShardId
+from common.units import Revision, ShardId
 from validator.audits.rejections import look_again
 
 
@@ -59,6 +59,8 @@ def _judge(reader: ObjectReader, state: RunState, entry: Entry, conviction: Conv
         return Rechecked(judged.guilty, judged.why)
     if conviction.merged_wrongly is not None:
         return _merged(reader, state, entry, conviction.merged_wrongly)
+    if conviction.reduced_wrongly is not None:
+        return _reduced(reader, state, entry, conviction.reduced_wrongly)
     assert conviction.rejected_falsely is not None, "a conviction has one kind"
     return _rejected(reader, state, entry, conviction.rejected_falsely)
 
@@ -73,16 +75,31 @@ def _rejected(reader: ObjectReader, state: RunState, entry: Entry, fault: Reject
     return Rechecked(False, f"slot {entry.seq} does not reject such a delta")
 
 
-def _merged(reader: ObjectReader, state: RunState, entry: Entry, fault: MergedWrongly) -> Rechecked:
-    node = state.revisions.get(fault.revision)
+def _reduced(reader: ObjectReader, state: RunState, entry: Entry, fault: ReducedWrongly) -> Rechecked:
+    mean = fault.mean
+    if not 0 <= mean.shard < state.spec.num_shards:
+        return Rechecked(False, f"there is no shard {mean.shard}")
+    wrong = [found for one in _compared(reader, state, entry, fault.revision) for found in one.wrong_means]
+    if mean not in wrong:
+        return Rechecked(False, f"slot {entry.seq} took no such mean of {mean.hotkey}, or it is right")
+    told = f"its signed mean of partition {mean.partition} of shard {mean.shard} is {mean.found[:16]}…"
+    return Rechecked(True, f"{told}, the plan's deltas give {mean.computed[:16]}…")
+
+
+def _compared(reader: ObjectReader, state: RunState, entry: Entry, revision: Revision) -> list[Compared]:
+    """Of each shard what merging the revision again gives; none when the slot does not commit it."""
+    node = state.revisions.get(revision)
     if node is None or node.seq != entry.seq or node.parent is None:
+        return []
+    shards = (ShardId(shard) for shard in range(state.spec.num_shards))
+    return [compare(reader, state, node, rebuild(reader, state, node.parent, shard)[0]) for shard in shards]
+
+
+def _merged(reader: ObjectReader, state: RunState, entry: Entry, fault: MergedWrongly) -> Rechecked:
+    compared = _compared(reader, state, entry, fault.revision)
+    if not compared:
         return Rechecked(False, f"slot {entry.seq} does not commit revision {fault.revision}")
-    parent = node.parent
-    differences = [
-        difference
-        for shard in range(state.spec.num_shards)
-        for difference in compare(reader, state, node, rebuild(reader, state, parent, ShardId(shard))[0])[1]
-    ]
+    differences = [difference for one in compared for difference in one.differences]
     if not differences:
         return Rechecked(False, f"merging revision {fault.revision} again gives every hash that was committed")
     told = ", ".join(f"{one.what.replace('_', ' ')} of shard {one.shard}" for one in differences)

@@ -38,5 +38,5 @@ def _line(conviction: Conviction, found: Rechecked) -> str:
     about = f"{conviction.kind.replace('_', ' ')}, round {conviction.round}, said by validator {conviction.signer}"
     if found.proved:
         return printable(f"convicted, proved again: {about}: {conviction.told}: {found.why}")
-    told = f"not proved, and its signer has to answer for it: {about}, of {conviction.leader}: {found.why}"
+    told = f"not proved, and its signer has to answer for it: {about}, of {conviction.accused}: {found.why}"
     return printable(told)

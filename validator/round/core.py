@@ -5,6 +5,8 @@ Invariants, property-tested:
 - Phases only go forward, and once a member trains a hard deadline ends every phase: no silence of anybody stops a
   round. Time without a leader or without storage is not counted: ``delayed`` moves the deadline. The last deadline is
   asked before judging, planning and merging; what is merged and stored is committed, however late.
+- Miners train on in the time that deadlines do not count, so ``held_s`` adds it up: what they may claim grows with it.
+  The next round takes over what passed since CLOSING, where its work begins; after an abort all, as it does the work.
 - A round waits for members that are alive and at work, never for a share of the registered ones; once the quorum has
   come, only as long as waiting brings more than it costs (``grace``).
 - A merge that does harm is tried again without those who are suspected of it, a few times; then the round aborts.
@@ -20,23 +22,41 @@ from dataclasses import replace
 
 from common.runlog.rules import MAX_ATTEMPTS
 from common.units import Revision, RoundId
-from validator.round.facts import Action, Decision, MemberFacts, Phase, RoundFacts, RoundPolicy, RoundState, Verdict
+from validator.round.facts import (
+    Action,
+    Decision,
+    Held,
+    MemberFacts,
+    Phase,
+    RoundFacts,
+    RoundPolicy,
+    RoundState,
+    Verdict,
+)
 from validator.round.grace import Grace, grace_left
 
 ENDED = (Phase.COMMITTED, Phase.ABORTED)
 
 
-def opened(round_id: RoundId, base_revision: Revision, now_s: float) -> RoundState:
-    """The state of a round that has just begun."""
-    return RoundState(round_id, base_revision, since_s=now_s)
+def opened(round_id: RoundId, base_revision: Revision, now_s: float, held: Held | None = None) -> RoundState:
+    """The state of a round that has just begun; ``held`` is what it takes over of the time before."""
+    held = held or Held(0.0, now_s)
+    return RoundState(round_id, base_revision, since_s=now_s, held_s=held.seconds, listened_s=held.listened_s)
 
 
-def resume(round_id: RoundId, base_revision: Revision, planned: bool, now_s: float, policy: RoundPolicy) -> RoundState:
-    """The state of an open round found in the log by a new process: deadlines start again."""
+def resume(
+    round_id: RoundId,
+    base_revision: Revision,
+    planned: bool,
+    now_s: float,
+    policy: RoundPolicy,
+    held: Held | None = None,
+) -> RoundState:
+    """The state of an open round found in the log by a new process: deadlines start again, after what was ``held``."""
+    state = opened(round_id, base_revision, now_s, held)
     if planned:
-        state = RoundState(round_id, base_revision)
-        return _enter(state, Phase.FROZEN, now_s, policy.finish_deadline_s)
-    return opened(round_id, base_revision, now_s)
+        return _enter(replace(state, held_after_s=state.held_s), Phase.FROZEN, now_s, policy.finish_deadline_s)
+    return state
 
 
 def delayed(state: RoundState, by_s: float) -> RoundState:
@@ -44,7 +64,20 @@ def delayed(state: RoundState, by_s: float) -> RoundState:
     moved_s = max(0.0, by_s)
     deadline_s = None if state.deadline_s is None else state.deadline_s + moved_s
     quorum_s = None if state.quorum_s is None else state.quorum_s + moved_s
-    return replace(state, deadline_s=deadline_s, quorum_s=quorum_s)
+    after_s = state.held_after_s + (0.0 if state.phase is Phase.OPEN else moved_s)
+    return replace(state, deadline_s=deadline_s, quorum_s=quorum_s, held_s=state.held_s + moved_s, held_after_s=after_s)
+
+
+def held_on(state: RoundState, now_s: float) -> Held:
+    """Of a round that has ended now: the time held that belongs to the work of the next one."""
+    if state.phase is not Phase.COMMITTED:
+        return Held(state.held_s, state.listened_s)
+    return Held(state.held_after_s, max(state.listened_s, now_s - state.held_after_s))
+
+
+def longer(held: Held, by_s: float) -> Held:
+    """The same when time that must not count has passed between two rounds."""
+    return replace(held, seconds=held.seconds + max(0.0, by_s))
 
 
 def tick(state: RoundState, facts: RoundFacts, now_s: float, policy: RoundPolicy) -> Decision:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from common import timeouts
 from common.runlog.rules import MAX_ATTEMPTS
+from common.runlog.state import RunState
 from common.spec import RunSpec
 from common.units import Revision
-from validator.round.facts import MemberFacts, Phase, RoundPolicy, RoundState
+from validator.round.facts import Held, MemberFacts, Phase, RoundPolicy, RoundState
 
 LEAST_FINISH_S = 120.0  # judging and merging are the leader's own work: generous, since giving up loses the round
 READ_SHARE = 1 / 3
@@ -30,6 +31,8 @@ SPARE_MANIFESTS = 8
 """Of a line in a round, beside its drips: the final, and what restarts send again."""
 MOST_MANIFESTS = 1024
 LEAST_URL_S = 1.0
+MOST_UNSEEN_S = 6 * 3600.0
+"""Of a time without a leader what counts at most: who was away for longer begins with the newest revision."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +154,13 @@ def patience_s(policy: RoundPolicy, members: int, rate: float) -> float:
     price = members * rate * policy.waste
     worth = policy.target_tokens * (1 - policy.late_weight)
     return policy.submit_deadline_s if price <= 0 else min(policy.submit_deadline_s, worth / price)
+
+
+def unseen(run: RunState, passed_s: float, now_s: float) -> Held:
+    """What a new leader counts as time beyond the planned length: ``passed_s`` since ``run.turned_seq`` was written.
+
+    Deadlines begin again with it, so all that time is added to the round. Nobody trains while the run is paused.
+    """
+    if run.turned_seq == 0 or run.paused is not None:
+        return Held(0.0, now_s)
+    return Held(min(MOST_UNSEEN_S, max(0.0, passed_s)), now_s)

@@ -160,6 +160,15 @@ class RoundPolicy:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Time that no deadline counts and that the next round takes over, since its work began in it."""
+
+    seconds: float = 0.0
+    listened_s: float = 0.0
+    """Since when this process would have heard of whoever worked then."""
+
+
+@dataclass(frozen=True)
 class RoundState:
     """What the machine remembers of one round."""
 
@@ -176,6 +185,12 @@ class RoundState:
     """Why the round is given up; empty while it is not."""
     evidence: tuple[str, ...] = ()
     """Of what made it give up."""
+    held_s: float = 0.0
+    """Time beyond the planned length in which its work can have been done: see ``core``."""
+    listened_s: float = 0.0
+    """Since when this process would have heard of whoever did it."""
+    held_after_s: float = 0.0
+    """Of that, what has passed since CLOSING: the work of the next round begins there."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,14 @@ A miner's own counters prove nothing, and a rate that was capped from its own cl
 member may count for is set by the others: the usual rate, the middle of what earlier rounds merged, times
 ``UNSUPPORTED``, or times more when the drop in loss of its earlier deltas has shown it (``validator.scoring.policy``).
 When the whole round is faster than it was proven to be, the usual rate goes up with its middle member, so a common
-change of speed cuts nobody. Invariants, property-tested: the result lies in [0, claimed] and never above the round's
-target × slack; a claim can't raise its sender's bound while the majority is honest; one that claims less than
-``UNSUPPORTED`` times the usual is never cut, whatever was proven of it before.
+change of speed cuts nobody. A round that is held open while the storage or the leader is away grows by what the proven
+rate brings in that time, for each member as far as it can have worked then: an hour of work is an hour of progress.
+
+Invariants, property-tested: the result lies in [0, claimed], never above the round's target × slack plus the held time
+at the proven rate, nor above the time seen at the usual one, each times the same; a longer hold never lowers it; no
+claim raises its sender's bound while the majority is honest, nor do a majority's claims raise what a hold adds; one
+that claims less than ``UNSUPPORTED`` times the usual, in a hold the proven rate, is never cut, whatever was proven of
+it before. Until any rate is proven the fair share grows in the proportion of held time to the training deadline.
 
 What this can't do: tell work from a claim inside ``UNSUPPORTED``, nor resist a majority of liars. Pay is bounded more
 tightly, by the evidence of the round itself; the real check is executing work again.
@@ -38,6 +43,8 @@ class Seen:
     """Whether ``seconds`` is the time of its work, seen from the beginning, and not just a bound of it."""
     proof_s: float | None = None
     """The same time, not stretched in its favour: what a rate is proven by. None when unknown."""
+    met_s: float = 0.0
+    """When this process first heard from it; 0 if others did before."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,16 @@ class Terms:
     members: int
     """How many share the target."""
     longest_s: float
-    """Of the training part: the time of a member that nobody watched."""
+    """Of the training part as planned: with the held time, the time of a member that nobody watched."""
     slack: float
     usual_rate: float | None = None
     """Tokens per second, see ``round_usual``; None when no rate is proven."""
+    proven_rate: float | None = None
+    """The same without the round's own speed-up; None when there is none."""
+    held_s: float = 0.0
+    """Time beyond the planned length in which work for this round can have been done."""
+    listened_s: float = 0.0
+    """Since when the leading process would have heard of whoever worked then."""
 
 
 def usual_rate(rates: Iterable[float]) -> float | None:
@@ -74,30 +87,39 @@ def round_usual(proven: Mapping[Hotkey, float], claimed: Mapping[Hotkey, float])
     return usual * max(1.0, median_low(ratios)) if ratios else usual
 
 
-def most_of(terms: Terms) -> Callable[[float | None, float | None], int]:
-    """``most_tokens`` for many members under the same terms: from seconds and support."""
-    assigned, usual, longest_s, slack = (
-        int(terms.target_tokens * terms.slack),
-        terms.usual_rate,
-        terms.longest_s,
-        terms.slack,
-    )
+def most_of(terms: Terms) -> Callable[[float | None, float | None, float], int]:
+    """``most_tokens`` for many members under the same terms: from seconds, support, and when it was first heard."""
+    assigned, usual, slack = terms.target_tokens * terms.slack, terms.usual_rate, terms.slack
+    longest_s, held_s = terms.longest_s, terms.held_s
     if usual is None:
-        share = min(assigned, int(FIRST_SHARE * terms.target_tokens / max(1, terms.members)))
-        return lambda _, __: share
-    rate = usual
+        fair = min(assigned, FIRST_SHARE * terms.target_tokens / max(1, terms.members))
 
-    def most(seconds: float | None, support: float | None) -> int:
-        worked_s = longest_s if seconds is None else max(0.0, seconds)
+        def share(seconds: float | None, support: float | None, met_s: float) -> int:
+            return int(fair * (1 + _held_s(terms, seconds, met_s) / longest_s)) if held_s else int(fair)
+
+        return share
+    rate, proven = usual, usual if terms.proven_rate is None else min(usual, terms.proven_rate)
+
+    def most(seconds: float | None, support: float | None, met_s: float) -> int:
+        own_s = _held_s(terms, seconds, met_s) if held_s else 0.0
+        worked_s = longest_s + own_s if seconds is None else max(0.0, seconds)
         times = UNSUPPORTED if support is None else max(UNSUPPORTED, support * slack)
-        return int(min(assigned, worked_s * rate * times))
+        return int(min(assigned + own_s * proven * times, worked_s * rate * times))
 
     return most
 
 
+def _held_s(terms: Terms, seconds: float | None, met_s: float) -> float:
+    """Of the held time what a member can have worked in: no longer than it was seen at work or, when nobody watched,
+    not what passed before it was first heard of."""
+    if seconds is None:
+        return max(0.0, terms.held_s - max(0.0, met_s - terms.listened_s))
+    return min(terms.held_s, max(0.0, seconds))
+
+
 def most_tokens(seen: Seen, support: float | None, terms: Terms) -> int:
     """The most that a member can count for; ``support``: times the usual that evidence shows, None before."""
-    return most_of(terms)(seen.seconds, support)
+    return most_of(terms)(seen.seconds, support, seen.met_s)
 
 
 def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
@@ -109,20 +131,15 @@ def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Ter
 
 
 def _why(seen: Seen, support: float | None, terms: Terms) -> str:
+    held_s = _held_s(terms, seen.seconds, seen.met_s)
+    held = f", and {held_s:.0f} s for which it was held open" if held_s > 0 else ""
     if terms.usual_rate is None:
-        return f"{FIRST_SHARE:g} shares of the target, since no rate is proven yet"
-    seconds, times = _seconds(seen, terms), _times(support, terms)
-    if seconds * terms.usual_rate * times >= int(terms.target_tokens * terms.slack):
-        return f"the round's target × {terms.slack:g}"
-    return f"{seconds:.1f} s at {times:.2f} × the usual {terms.usual_rate:.0f} tokens/s"
-
-
-def _seconds(seen: Seen, terms: Terms) -> float:
-    return terms.longest_s if seen.seconds is None else max(0.0, seen.seconds)
-
-
-def _times(support: float | None, terms: Terms) -> float:
-    return max(UNSUPPORTED, (support or 0.0) * terms.slack)
+        return f"{FIRST_SHARE:g} shares of the target{held}, since no rate is proven yet"
+    worked_s = terms.longest_s + held_s if seen.seconds is None else max(0.0, seen.seconds)
+    times = max(UNSUPPORTED, (support or 0.0) * terms.slack)
+    if int(worked_s * terms.usual_rate * times) > most_tokens(seen, support, terms):
+        return f"the round's target × {terms.slack:g}{held}"
+    return f"{worked_s:.1f} s at {times:.2f} × the usual {terms.usual_rate:.0f} tokens/s"
 
 
 def proven_rates(merged: Mapping[Hotkey, tuple[int, float]], before: Mapping[Hotkey, float]) -> dict[Hotkey, float]:

@@ -23,6 +23,7 @@ from common.records import (
     sign_manifest,
     sign_receipt,
 )
+from common.reductions import Reduced, Reduction, sign_reduction
 from common.runlog.commands import put_command, resume_command
 from common.runlog.entries import EntryData, Resumed, RevisionCommitted, RoundFrozen
 from common.runlog.genesis import create_run
@@ -120,8 +121,15 @@ class BucketRecords:
         except ObjectMissing:
             return None
 
-    def revision(self, plan: RoundFrozen, result: MergeResult) -> RevisionCommitted:
-        return store_revision(self.store, self.state, plan, (result,)).commit
+    def revision(self, plan: RoundFrozen, result: MergeResult, reduced: Reduced | None = None) -> RevisionCommitted:
+        return store_revision(self.store, self.state, plan, (result,), reduced=reduced).commit
+
+    def keep_word(self, word: Reduction) -> Sha256:
+        """An owner's word for its means, signed by it; the hash of its object."""
+        body = sign_reduction(word, self._miners[word.signer]).encode()
+        sha256 = sha256_hex(body)
+        self.store.put(keys.reduction_key(word.run, word.round, word.signer, sha256), body)
+        return sha256
 
     def resume(self) -> Resumed:
         record = resume_command(self.state, self._owner, self._queue.wall_ns() // 1_000_000)

@@ -88,6 +88,12 @@ def simulate(
     merge_s: Annotated[
         float, typer.Option(envvar="BRIGADE_MERGE_S", help="What a merge takes the leader; below 0: the preset's.")
     ] = _D.merge_s,
+    reduce: Annotated[
+        str, typer.Option(envvar="BRIGADE_REDUCE", help="Who computes a round's mean: leader or butterfly.")
+    ] = _D.reduce,
+    partitions: Annotated[
+        int, typer.Option(envvar="BRIGADE_PARTITIONS", help="Of the butterfly; 0: the preset's.")
+    ] = _D.partitions,
 ) -> None:
     """Run Brigade in virtual time: the real round core, membership, gates, merge and accounts on simulated machines."""
     if scenario is not None and str(scenario) == "help":
@@ -115,6 +121,8 @@ def simulate(
             overlap=overlap,
             storage_mbit=storage_mbit,
             merge_s=merge_s,
+            reduce=reduce,
+            partitions=partitions,
         )
     )
     if plot is not None:
@@ -137,5 +145,6 @@ def told(came: Outcome) -> str:
         "phases       " + ", ".join(f"{name} {format_duration(s)}" for name, s in came.phase_seconds.items()),
         f"a miner      sent {format_bytes(came.bytes_up)}, received {format_bytes(came.bytes_down)}",
         f"loss         {came.loss_first:.4g} at first, {came.loss_last:.4g} at the end",
+        *([f"means        {came.reduced_by_miners:.2%} of the partitions by miners"] if came.reduced_by_miners else []),
     ]
     return "\n".join(lines)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from common.errors import Rejected
 from common.merge.outer import outer_step
+from common.reductions import Reduced
 from common.runlog.entries import PlanMember, RoundFrozen
-from common.runlog.recompute import MergeResult, merge_values
+from common.runlog.recompute import MergeResult, merge_mean, merge_values
 from common.units import Revision
 from validator.gating import Entrant, judge, sharing
 from validator.harm import Search, examine
 from validator.judgement import judgement, without
+from validator.means import Handed
 from validator.members import Members
 from validator.merging import MOST_RISE_NATS, Merged
 from validator.round.facts import Harm
@@ -44,7 +46,7 @@ class Effects:
         make_all(world.offer_of(s.submission) for s in standings if s.submission is not None)
         entrants = [self._entrant(standing, members) for standing in standings]
         count = sharing(entrants, lambda hotkey: members.lives(hotkey, now_s))
-        terms = members.terms(world.spec, base, current.state.round, now_s, count)
+        terms = members.terms(world.spec, current.state, now_s, count)
         known = (lambda found: world.offer_of(found).sent) if world.fast else None
         counts = {SHARD: world.count}
         current.judgement = judge(world.spec, base, state.merged, entrants, counts, self._read, terms, known)
@@ -63,16 +65,21 @@ class Effects:
             raise Rejected("object_missing", f"no object at {found.manifest.key}")
         return body
 
-    def reduce(self, current: Round) -> None:
-        """Merge the newest plan and keep the result, or note what is wrong with it."""
+    def reduce(self, current: Round, handed: Handed | None = None) -> None:
+        """Merge the newest plan, from what owners have ``handed`` in if they have, and keep the result, or note what
+        is wrong with it."""
         world, state = self._world, self._records.state
         plan = state.open_round.plan if state.open_round is not None else None
         assert plan is not None
         base = current.state.base_revision
         weights, outer = world.ground.weights[base], world.outer[base]
         base_loss = world.ground.problem.loss(weights)
+        means = world.means.gather(handed) if handed is not None else None
         try:
-            result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
+            if means is not None:
+                result = merge_mean(world.spec, SHARD, plan, means.vectors[SHARD], weights, outer)
+            else:
+                result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)
             new_loss = world.ground.problem.loss(result.new_weights)
             told = "" if new_loss <= base_loss + MOST_RISE_NATS else f"the loss would go from {base_loss} to {new_loss}"
         except Rejected as refusal:
@@ -83,10 +90,10 @@ class Effects:
         if told:
             self._trouble(current, plan, told, base_loss)
             return
-        self._store(current, plan, result)
+        self._store(current, plan, result, means.reduced if means is not None else None)
 
-    def _store(self, current: Round, plan: RoundFrozen, result: MergeResult) -> None:
-        commit = self._records.revision(plan, result)
+    def _store(self, current: Round, plan: RoundFrozen, result: MergeResult, reduced: Reduced | None) -> None:
+        commit = self._records.revision(plan, result, reduced)
         self._world.made[(commit.revision, result.weights_sha256)] = result
         current.merged = Merged(commit, (), "")
 

@@ -22,8 +22,8 @@ from validator.members import MAX_MEMBERS, Members
 from validator.pausing import pause_for
 from validator.restoring import oldest_adopted
 from validator.round import core
-from validator.round.deadlines import freeze_in_s
-from validator.round.facts import Action, Decision, Phase
+from validator.round.deadlines import freeze_in_s, unseen
+from validator.round.facts import Action, Decision, Held, Phase
 from validator.round.opening import next_opening
 from validator.round.tokens import proven_rates
 from validator.rounds import Round, begin, carried_on, facts_of
@@ -31,6 +31,7 @@ from validator.simulator.desk import Desk
 from validator.simulator.effects import Effects
 from validator.simulator.events import Timer
 from validator.simulator.process import Process
+from validator.simulator.reduction import LeadersReduction
 from validator.simulator.work import Offer
 from validator.submissions import Submission, Submissions
 
@@ -57,6 +58,7 @@ class Leader(Process):
         world, limits = self._world, self._world.spec.round
         self._claim, self._records = world.roster.claim(self, self._life)
         self._effects = Effects(world, self._records)
+        self.reduction = LeadersReduction(world, self)
         self.members = Members(limits.member_timeout_s, limits.overlap, max(MAX_MEMBERS, len(world.seats)))
         self._nobody = Members(limits.member_timeout_s)
         self._desk = Desk(self._records, self.members, world.seats, world.queue, world.count, trust=world.fast)
@@ -64,6 +66,7 @@ class Leader(Process):
         self._away_since_s: float | None = None
         self._failures = 0
         self._before: Submissions | None = None
+        self._held = Held()
 
     # Life.
 
@@ -208,8 +211,9 @@ class Leader(Process):
         self._took_over, self._before = True, None
         state, now_s = self._records.state, world.queue.now_s
         self.leads_since_s = now_s
+        self._held = unseen(state, now_s - world.turned_s, now_s)
         if state.open_round is not None:
-            current = begin(state, now_s)
+            current = begin(state, now_s, self._held)
             self._restore(current)
             current.submissions.closed = state.open_round.plan is not None
             current.follow(state, lambda: world.coldkeys)
@@ -249,7 +253,7 @@ class Leader(Process):
             return PERSON_S / 10
         world.append(self._records, RoundOpened(state.next_round, state.head), opening.reason)
         before, self._before = self._before, None
-        self.current = begin(self._records.state, world.queue.now_s)
+        self.current = begin(self._records.state, world.queue.now_s, self._held)
         if before is not None:
             self.current.submissions.carry(before)
         else:
@@ -332,7 +336,10 @@ class Leader(Process):
             assert current.harm is not None
             self._append(current.redo.plan(round_id, base, current.harm.attempt + 1), decision.reason)
         elif decision.action is Action.REDUCE:
-            self._work(world.settings.reduce_s, self._effects.reduce)
+            if self.reduction.awaited(current):
+                return world.settings.pause_s
+            handed = self.reduction.close(current)
+            self._work(world.settings.reduce_s, lambda held: self._effects.reduce(held, handed))
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
             self._append(current.merged.commit, f"round {round_id} makes a revision")
@@ -384,6 +391,7 @@ class Leader(Process):
             world.proven = self.members.proven()
             self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = carried_on(current), None
+        self._held = core.held_on(current.state, world.queue.now_s)
         self._began("gap")
         world.post.news()
 
@@ -393,5 +401,7 @@ class Leader(Process):
         self._failures, self._away_since_s = 0, None
 
     def _delay(self, by_s: float) -> None:
-        if self.current is not None:
+        if self.current is None:
+            self._held = core.longer(self._held, by_s)
+        else:
             self.current.state = core.delayed(self.current.state, by_s)

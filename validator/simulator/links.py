@@ -78,6 +78,11 @@ class Link:
         self._settle()
         return transfer.left_bytes
 
+    def moved_until_now(self) -> float:
+        """Bytes that have arrived, those of transfers under way with them."""
+        self._settle()
+        return self.moved_bytes
+
     def seconds_for(self, size_bytes: float) -> float:
         """How long so many bytes take on the link alone."""
         return size_bytes / min(self._rate * self._share, self._most)

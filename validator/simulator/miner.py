@@ -15,6 +15,7 @@ from common.clock import ServerTime
 from common.units import Hotkey, Revision, RoundId
 from common.wire import Heartbeat, Phase
 from validator.simulator.conduct import Conduct
+from validator.simulator.duties import Duties
 from validator.simulator.events import Timer
 from validator.simulator.machines import Machine, Mode
 from validator.simulator.misdeeds import Misdeeds
@@ -69,6 +70,7 @@ class Miner:
         self._began_steps = 0
         self._seq = 0
         self._conduct: Conduct | None = None
+        self._duties = Duties(world, self)
         self._frozen: list[Callable[[], None]] = []
         self.clock_off_s = 0.0
         """How far its wall clock is ahead."""
@@ -95,6 +97,7 @@ class Miner:
         self.time = ServerTime(self)
         self.fetching = False
         self._conduct = Conduct(self._world, self)
+        self._duties = Duties(self._world, self)
         self.machine.enter(Mode.BOOT)
         self.later(self._world.settings.boot_s, self._sync)
 
@@ -173,6 +176,7 @@ class Miner:
         self._life += 1
         self.machine.go_on()
         self.machine.enter(Mode.OFF)
+        self._duties.end()
         self.machine.up.cancel_all()
         self.machine.down.cancel_all()
         self._frozen.clear()
@@ -214,6 +218,7 @@ class Miner:
         self._follow(head)
         assert self._conduct is not None
         self._conduct.begin()
+        self._duties.heard()
 
     # Following the log.
 
@@ -221,6 +226,8 @@ class Miner:
         """A heartbeat's reply told of news, or something that was under way has ended."""
         if self._conduct is not None:
             self._conduct.look()
+        if self.session is not None and self.machine.mode in (Mode.TRAIN, Mode.IDLE):
+            self._duties.heard()
 
     def delivered(self, refused: bool) -> None:
         """The upload under way has come to its end."""

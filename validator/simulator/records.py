@@ -24,6 +24,7 @@ from common.records import (
     SampleRange,
     StoredSubmission,
 )
+from common.reductions import Reduced
 from common.runlog.entries import EntryData, Resumed, RevisionCommitted, RoundFrozen, ShardState
 from common.runlog.recompute import MergeResult, hash_outer
 from common.runlog.rules import plan_tokens
@@ -110,7 +111,7 @@ class Records(Protocol):
         """The object; None when there is none."""
         ...
 
-    def revision(self, plan: RoundFrozen, result: MergeResult) -> RevisionCommitted:
+    def revision(self, plan: RoundFrozen, result: MergeResult, reduced: Reduced | None = None) -> RevisionCommitted:
         """Store what a merge made."""
         ...
 
@@ -263,13 +264,15 @@ class FastRecords:
         body = self._bodies.get(manifest.key)
         return None if body is None else body()
 
-    def revision(self, plan: RoundFrozen, result: MergeResult) -> RevisionCommitted:
+    def revision(self, plan: RoundFrozen, result: MergeResult, reduced: Reduced | None = None) -> RevisionCommitted:
         revision = self.state.next_revision
         snapshot = None
         if revision % self.spec.round.snapshot_every == 0:
             snapshot = ObjectRef(result.weights_sha256, 4 * len(result.u))
         shard = ShardState(SHARD, result.weights_sha256, result.outer_sha256, result.update, snapshot)
-        return RevisionCommitted(plan.round, revision, plan.base_revision, plan_tokens(self.spec, plan), (shard,))
+        return RevisionCommitted(
+            plan.round, revision, plan.base_revision, plan_tokens(self.spec, plan), (shard,), reduced
+        )
 
     def resume(self) -> Resumed:
         return Resumed(sha256_hex(f"resume {self.state.next_seq}".encode()))

@@ -59,6 +59,8 @@ class Outcome:
     loss_last: float
     aborts: dict[str, int]
     """By code."""
+    reduced_by_miners: float
+    """Share of the partitions of all means that came from the owners' copies; 0 where the leader reduces."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
@@ -146,6 +148,7 @@ def outcome(world: World) -> Outcome:
         loss_first=world.losses[0],
         loss_last=world.losses[-1],
         aborts=dict(sorted(world.aborts.items())),
+        reduced_by_miners=world.traffic.share_by_miners,
     )
 
 

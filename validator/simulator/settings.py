@@ -11,13 +11,23 @@ from common.codec.params import delta_params, update_params
 from common.errors import OperatorError
 from common.model.layout import run_layouts
 from common.model.presets import preset
-from common.spec import RunSpec
+from common.spec import MAX_PARTITIONS, ReduceSpec, RunSpec
 from common.units import Hotkey, Revision, Sha256
 from miner.deadlines import MOST_NOTICE_S
 from validator.members import MAX_MEMBERS
 from validator.simulator.scenario import KINDS, Fault
 from validator.simulator.traces import Trace
-from validator.up.defaults import DEFAULT_PRESET, Choices, make_spec
+from validator.up.defaults import (
+    AUDITED_SHARE,
+    BUTTERFLY,
+    DEFAULT_PRESET,
+    LEADER,
+    REDUCE_KINDS,
+    REDUNDANCY,
+    Choices,
+    make_spec,
+    policy,
+)
 
 NO_DATA = Sha256("0" * 64)
 MAX_MINERS = 100_000
@@ -88,6 +98,12 @@ class Settings:
     density: int = 0
     """Of 4,096, in every round; 0: the preset's schedule."""
     overlap: bool = True
+    reduce: str = LEADER
+    """Who computes a round's mean: leader or butterfly."""
+    partitions: int = 0
+    """Of the butterfly; 0: the preset's."""
+    block_s: float = 12.0
+    """Between two blocks of the chain."""
 
     def __post_init__(self) -> None:
         preset(self.preset)
@@ -109,6 +125,12 @@ class Settings:
         for name in ("drip_s", "merge_s"):  # below 0: the preset's
             _within(name, getattr(self, name), -1e6, 1e6)
         _within("density", self.density, 0, 4096)
+        _within("block_s", self.block_s, 1e-3, 1e6)
+        _within("partitions", self.partitions, 0, MAX_PARTITIONS)
+        if self.reduce not in REDUCE_KINDS:
+            raise OperatorError(f"--reduce {self.reduce}: choose {' or '.join(REDUCE_KINDS)}")
+        if self.partitions and self.reduce != BUTTERFLY:
+            raise OperatorError("--partitions is for --reduce butterfly")
         if self.trace is not None and not self.trace.counts.any():
             raise OperatorError("the trace has no machine at any time")
         for fault in self.faults:
@@ -161,6 +183,10 @@ def make_run(settings: Settings, owner: Hotkey, validators: Sequence[Hotkey]) ->
     limits = replace(spec.round, overlap=settings.overlap)
     if settings.drip_s >= 0:
         limits = replace(limits, drip_s=settings.drip_s)
+    if settings.reduce == BUTTERFLY:
+        partitions = settings.partitions or policy(settings.preset).partitions
+        reduce = ReduceSpec("butterfly", partitions, REDUNDANCY, partitions // AUDITED_SHARE)
+        spec = replace(spec, reduce=reduce)
     return replace(spec, round=limits)
 
 

@@ -29,6 +29,7 @@ from validator.simulator.ghosts import Ghosts
 from validator.simulator.leader import Leader
 from validator.simulator.links import Link
 from validator.simulator.machines import Machine, Power
+from validator.simulator.means import means_of
 from validator.simulator.miner import Miner
 from validator.simulator.post import Post
 from validator.simulator.quadratic import Quadratic
@@ -36,6 +37,7 @@ from validator.simulator.records import FastRecords, Records, fake_hotkey
 from validator.simulator.roster import Roster, validator_keys
 from validator.simulator.settings import Settings, Sizes, make_run
 from validator.simulator.storage import Storage
+from validator.simulator.traffic import Ranges, Traffic
 from validator.simulator.work import Fate, Ground, Lie, Offer, Session, make_all
 from validator.submissions import Submission
 
@@ -72,6 +74,8 @@ class World:
         self.made: dict[tuple[Revision, Sha256], MergeResult] = {}
         """By the revision's number and hash: two who lead may make two of one number."""
         self.chain_down = False
+        self.turned_s = 0.0
+        """When the log's newest turn was written: see ``RunState.turned_seq``."""
         self.seats = {h: self._seat(i, h) for i, h in enumerate(self.hotkeys)}
         self.coldkeys = {hotkey: seat.coldkey for hotkey, seat in self.seats.items()}
         self.records: Records = (
@@ -79,6 +83,8 @@ class World:
             if bucket
             else FastRecords.begin(self.spec, validators[0].hotkey, self.queue, first)
         )
+        self.ranges, self.traffic = Ranges(self.spec, self.sizes.values), Traffic()
+        self.means = means_of(self.records, self.sizes.values, self.count)
         self.roster = Roster(self, owner, validators)
         self.validators = [Leader(self, number) for number in range(len(validators))]
         self.post = Post(self)
@@ -257,6 +263,8 @@ class World:
                 self._took(news.before, news.data, news.after)
 
     def _took(self, before: RunState, data: EntryData | None, after: RunState) -> None:
+        if after.turned_seq != before.turned_seq:
+            self.turned_s = self.queue.now_s
         if after.head != before.head:
             assert before.open_round is not None
             assert before.open_round.plan is not None

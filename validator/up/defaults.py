@@ -155,8 +155,6 @@ def check(choices: Choices) -> None:
         raise OperatorError("--codec bf16 sends everything: --density is for topk")
     if choices.reduce not in REDUCE_KINDS:
         raise OperatorError(f"--reduce {choices.reduce}: choose {' or '.join(REDUCE_KINDS)}")
-    if choices.reduce == BUTTERFLY:
-        raise OperatorError("--reduce butterfly: miners do not reduce in this version yet; leave it at leader")
     if choices.num_shards != 1:
         raise OperatorError(f"--num-shards {choices.num_shards}: miners train the whole model so far; leave it at 1")
 
