@@ -39,9 +39,6 @@ from validator.reducing import Reducing
 from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 
-REDUCE_SHARE = 1 / 4
-"""Of what is left of the time to finish a round: so long the leader waits for the owners, and can do it alone then."""
-
 
 class Butterfly:
     """The reduction by miners, for one process. The event loop owns it."""
@@ -67,7 +64,9 @@ class Butterfly:
         if plan is None or plan_sha256 is None or plan.attempt > 0:
             return ""
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
-            self._begin(Reducing(plan.round, plan_sha256, self._deadline_s(current)))
+            now_s = self._board.now_s()
+            left_s = seconds_left(current.state, now_s, current.policy)
+            self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
         if reducing.closed or self._board.now_s() >= reducing.deadline_s:
@@ -196,10 +195,6 @@ class Butterfly:
         self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
         self._asked_s, self._hands = -math.inf, {}
 
-    def _deadline_s(self, current: Round) -> float:
-        now_s = self._board.now_s()
-        return now_s + REDUCE_SHARE * seconds_left(current.state, now_s, current.policy)
-
     async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
         """Go on with the deal, beside the driver's looks: the chain and the storage may take their time."""
         if reducing.deal is not None:
@@ -237,7 +232,7 @@ class Butterfly:
         seed = placement_seed(reducing.plan_sha256, block_hash)
         deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
         if not reducing.closed:
-            reducing.begin(deal)
+            reducing.begin(deal, self._board.now_s())
         logger.info(
             "round {}: {} partitions go to {} miners, by block {}",
             plan.round,

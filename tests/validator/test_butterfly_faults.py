@@ -27,6 +27,7 @@ from tests.validator.butterflies import (
     until_dealt,
 )
 from tests.validator.world import World, play
+from validator.round.deadlines import DEAL_SHARE, Deadlines
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_with_the_chain_away_through_the_deadline_the_leader_merges_alone_and_sa
         await world.begin(MINERS)
         validator, waits = world.validator(until=1), []
         away(world)
-        for _ in range(300):
+        for _ in range(400):
             await validator.driver.step()
             current = validator.board.round
             if validator.board.journal.state.head == 1 and current is None:
@@ -75,7 +76,8 @@ def test_with_the_chain_away_through_the_deadline_the_leader_merges_alone_and_sa
             else:
                 await play(world, validator)
             world.clock.advance(0.25)
-        assert len(waits) >= 100, "a quarter of the time to finish, in steps of a quarter of a second"
+        half = round(DEAL_SHARE * Deadlines.of(world.spec).finish_s / 0.25)
+        assert half - 4 <= len(waits) <= half + 4, "half of the time to finish, in steps of a quarter of a second"
         assert all("dealing its partitions" in told and why in told for told in waits[2:]), waits
 
     asyncio.run(go())

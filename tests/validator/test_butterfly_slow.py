@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.validator.butterflies import (
 )
 from tests.validator.world import World, play
 from validator.process import Validator
+from validator.round.deadlines import REDUCE_SHARE, Deadlines
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,33 @@ def test_who_hands_in_after_the_deadline_is_late_and_no_liar_and_loses_nothing(
         asyncio.run(go())
     assert set(refused) == {"round_closed"}
     check_round(world, alone, set())
+
+
+def test_an_owner_that_runs_out_of_time_is_believed_what_it_handed_in(
+    dataset: Dataset, alone: tuple[object, ...]
+) -> None:
+    """Each mean by a word of its own; the commit names all words that it rests on."""
+    world = World(dataset, reduce=UNDRAWN)
+
+    async def go() -> None:
+        await world.begin(MINERS)
+        validator = world.validator(until=1)
+        asked = await until_dealt(world, validator)
+        last = max(duty.partition for view in asked.values() for duty in view.duties)
+        for number, view in asked.items():
+            miner, made = world.miners[number], work(world, validator, world.miners[number], view)
+            copies = [copy for copy in made.word.copies if copy.partition < last]
+            for copy in copies:
+                await hand_in(validator, miner, replace(made, word=replace(made.word, copies=(copy,))))
+        await until_committed(world, validator, owners(world, late=EVERYBODY))
+
+    with reductions_told() as told:
+        asyncio.run(go())
+    assert told[0].startswith("round 0: 2 of 3 partitions reduced by miners, 1 here: 1 for a late owner")
+    check_round(world, alone, set())
+    reduced = world.log().head_node.reduced
+    assert reduced is not None
+    assert len(reduced.words) == 4, "of two owners for each of two partitions"
 
 
 def test_no_duties_are_asked_for_once_the_deadline_has_come(dataset: Dataset, alone: tuple[object, ...]) -> None:
@@ -256,3 +285,57 @@ async def slowly(world: World, validator: Validator, seconds: float) -> None:
     await validator.driver.step()
     world.store.before = None
     assert passed
+
+
+LATE_BUT_IN_TIME = 0.45
+TOO_LATE = 0.55
+
+
+async def final_after(world: World, validator: Validator, share: float) -> None:
+    """The block by which the partitions are dealt is final so much of the time to finish after the plan."""
+    await until_planned(world, validator)
+    world.clock.advance(0.25)
+    await validator.driver.step()
+    for _ in range(round(share * Deadlines.of(world.spec).finish_s / 0.25)):
+        await validator.driver.step()
+        assert all(miner.beat(validator).reduce is None for miner in world.miners)
+        world.clock.advance(0.25)
+
+
+def test_a_deal_that_comes_late_leaves_the_miners_their_time(dataset: Dataset, alone: tuple[object, ...]) -> None:
+    """Blocks of a real chain are final when a quarter of the shortest time to finish is over."""
+    world = World(dataset, reduce=UNDRAWN)
+
+    async def go() -> None:
+        await world.begin(MINERS)
+        validator = world.validator(until=1)
+        await final_after(world, validator, LATE_BUT_IN_TIME)
+        asked = await until_dealt(world, validator)
+        left_s = max(view.seconds_left for view in asked.values())
+        finish_s = Deadlines.of(world.spec).finish_s
+        assert left_s == pytest.approx(REDUCE_SHARE * finish_s, abs=1.0)
+        world.clock.advance(left_s / 2)
+        await until_committed(world, validator, owners(world))
+
+    with reductions_told() as told:
+        asyncio.run(go())
+    assert told[0].startswith("round 0: 3 of 3 partitions reduced by miners; late: nobody")
+    check_round(world, alone, set())
+
+
+def test_a_deal_that_comes_too_late_is_not_made(dataset: Dataset, alone: tuple[object, ...]) -> None:
+    world = World(dataset, reduce=UNDRAWN)
+
+    async def go() -> None:
+        await world.begin(MINERS)
+        validator = world.validator(until=1)
+        await final_after(world, validator, TOO_LATE)
+
+        async def turn(validator: Validator) -> None:
+            assert all(miner.beat(validator).reduce is None for miner in world.miners)
+
+        await until_committed(world, validator, turn)
+
+    asyncio.run(go())
+    check_round(world, alone, set())
+    assert stored(world, "mean") == stored(world, "reduction") == []

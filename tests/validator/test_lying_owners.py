@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from common.runlog.recompute import MergeResult
 from common.runlog.remerge import rebuild
 from common.runlog.state import RunState
 from common.runlog.verify import verify_run
+from common.spec import ReduceSpec
 from common.store.port import ObjectReader
 from common.store.reader import StoreReader
-from common.units import Revision, Sha256, ShardId
+from common.units import Revision, RoundId, Sha256, ShardId
 from tests.support.specs import VALIDATOR
 from tests.validator.butterflies import MINERS, UNDRAWN, Twist, bytes_of_a_leader_alone, liars, lie, play_round
+from tests.validator.forging import forged_round
 from tests.validator.test_following import WATCHER, caught_up, follower, may_lead
 from tests.validator.world import World
 from validator import merging
@@ -127,30 +129,68 @@ def test_what_can_not_be_read_accuses_nobody(dataset: Dataset, tmp_path: Path, c
         verify_run(world.store, world.spec.run)
 
 
-@pytest.mark.parametrize("length", ["longer", "no float", "one value"])
-def test_a_mean_of_another_length_than_its_partition_ends_nobodys_process(
+@pytest.mark.parametrize("length", ["longer", "no float", "one value", "nothing"])
+def test_a_mean_of_another_length_than_its_partition_is_its_leaders_fault_and_ends_nobodys_process(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
 ) -> None:
-    """A leader and its own miners sign and take it: the leader is convicted."""
-    tail = {"longer": b"\0" * 4, "no float": b"\0", "one value": b""}[length]
-
-    def body(mean: PartitionMean) -> bytes:
-        whole = bytes(little_endian_bytes(mean.values + np.float32(0.25)))
-        return whole[:4] if length == "one value" else whole + tail
-
-    world = World(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey), reduce=UNDRAWN)
-    monkeypatch.setattr(PartitionMean, "body", property(body))
-    monkeypatch.setattr(Reducing, "_check", lambda *_: None)
-    monkeypatch.setattr(means, "values_of", lambda data: np.resize(np.frombuffer(data[:4], dtype="<f4"), 4096))
-    asyncio.run(play_round(world, {}))
-    monkeypatch.undo()
-    assert world.log().head == 1
+    """A leader and its own miners sign and take it."""
+    bodies: dict[str, Callable[[F32], bytes]] = {
+        "longer": lambda values: values.tobytes() + b"\0" * 4,
+        "no float": lambda values: values.tobytes()[:-1],
+        "one value": lambda values: values.tobytes()[:4],
+        "nothing": lambda _: b"",
+    }
+    world = forged_round(dataset, monkeypatch, lambda mean: mean + np.float32(0.3), bodies[length])
 
     async def go() -> None:
-        _, found = await watched(world, tmp_path)
-        assert [one.kind for one in found] == ["merged_wrongly"]
+        watching, [found] = await watched(world, tmp_path)
+        assert (found.kind, found.accused) == ("merged_wrongly", VALIDATOR.hotkey)
+        assert "not led on from here" in watching.board.waiting_for
 
     asyncio.run(go())
+    with pytest.raises(VerifyError):
+        verify_run(world.store, world.spec.run)
+
+
+def test_nobody_leads_on_from_lies_that_do_harm_though_a_leader_let_them_pass(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that makes common cause with all owners: what it commits is measured by those who follow."""
+    noise = np.random.default_rng(0)
+    world = forged_round(dataset, monkeypatch, lambda mean: mean + 3 * noise.standard_normal(len(mean)))
+
+    async def go() -> None:
+        watching, found = await watched(world, tmp_path)
+        assert {one.kind for one in found} == {"reduced_wrongly"}
+        assert "not led on from here" in watching.board.waiting_for
+        standby = assemble(may_lead(world))
+        for _ in range(80):
+            await standby.driver.step()
+            world.clock.advance(0.5)
+        assert not standby.board.leadership.leading
+
+    asyncio.run(go())
+
+
+def test_a_leader_that_takes_more_than_the_draw_leaves_writes_a_void(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AssertionError):  # the round is never committed like that
+        forged_round(dataset, monkeypatch, lambda mean: mean + 1, reduce=ReduceSpec("butterfly", 4, 2, 4))
+
+
+def test_a_lie_that_the_leader_caught_is_proved_by_the_plan_and_outlives_the_leader(dataset: Dataset) -> None:
+    world = World(dataset, reduce=ReduceSpec("butterfly", 4, 2, 4))
+    validator = asyncio.run(play_round(world, {1: lie}))
+    liar = world.miners[1].signer.hotkey
+    reader, log = StoreReader(world.store), LogReader(StoreReader(world.store), world.spec)
+    found = list(validator.convictions.everything())
+    assert {(one.kind, one.accused) for one in found} == {("reduced_wrongly", liar)}
+    assert all(recheck(reader, log, one).proved for one in found)
+    asyncio.run(validator.convictions.flush())
+    again = world.validator()
+    assert again.board.members.barred_until(liar) > 1
+    assert set(again.driver._following.lies_of(RoundId(0))) == {liar}
 
 
 def test_a_leader_that_merges_something_else_than_what_it_names_is_convicted(
