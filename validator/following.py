@@ -197,7 +197,10 @@ class Following:
             if member.decision != "rejected":
                 continue
             again = await in_thread(partial(look_again, self._board.reader, run.spec, member))
-            logger.debug("{} was rejected for {}: {}, {}", member.hotkey, member.code, again.finding, again.why)
+            level = "WARNING" if again.finding == "not_known" else "DEBUG"
+            logger.log(
+                level, "{} was rejected for {}: {}, {}", member.hotkey, member.code[:MAX_CODE], again.finding, again.why
+            )
             if again.finding == "false":
                 code = member.code[:MAX_CODE]
                 told = f"{entry.signer} rejected the delta of {member.hotkey} in round {node.round} for {code}"
