@@ -5,6 +5,7 @@ Invariants:
 - All that is decided rests on the log's state; after a lost reply, a restart or a takeover the same facts lead to the
   same next step, and an entry is never appended twice.
 - Losing the lead is no error: the driver follows the log and tries again when the lease allows it.
+- A leader that no miner reaches gives the lead up for a while, if another validator may lead.
 - Storage away is a holding pattern: nothing is decided, deadlines stand still, attempts back off, nothing is lost.
 """
 
@@ -23,6 +24,7 @@ from common.runlog.rules import REFUSALS
 from common.runlog.writer import LostSlot
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
 from common.units import Hotkey, Revision
+from validator.alone import Alone, Facts
 from validator.board import Board
 from validator.collecting import Collector
 from validator.effects import Effects
@@ -54,6 +56,8 @@ class Driver:
         self.collector = Collector(board)
         self._next = NextRound(board, self._obeying, self._holding, until_revision, self.collector)
         self._open = OpenRound(board, effects, scorer)
+        self._alone = Alone(board.spec.round.member_timeout_s)
+        self._until = until_revision
         self._taken_over = False
 
     async def run(self) -> None:
@@ -108,6 +112,9 @@ class Driver:
         if refusal := self._following.refusal():
             board.leadership.resign(refusal)
             return 0.0
+        if lonely := self._alone.lonely(self._company()):
+            board.leadership.resign(lonely)
+            return 0.0
         if not self._taken_over:
             await self._take_over()
         order = await self._obeying.due()
@@ -121,7 +128,7 @@ class Driver:
         board = self._board
         self._taken_over = False
         board.round = None
-        refusal = READ_ONLY if board.read_only else self._following.refusal()
+        refusal = READ_ONLY if board.read_only else self._following.refusal() or self._alone.away(board.now_s())
         if refusal:
             await board.leadership.stand_by(refusal)
         elif await board.leadership.try_lead():
@@ -130,6 +137,13 @@ class Driver:
         why = self._following.refusal() or board.leadership.reason
         self._board.say(f"following, {self._following.progress()}: {why}")
         return 0.0 if more else timeouts.FOLLOWER_LOOK_S
+
+    def _company(self) -> Facts:
+        board, run = self._board, self._board.journal.state
+        merging = run.open_round is not None and run.open_round.plan is not None
+        done = self._until is not None and run.head >= self._until
+        others = len({*run.validators} - {board.signer.hotkey})
+        return Facts(board.now_s(), board.members.beat_s, others, merging or done)
 
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""

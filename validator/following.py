@@ -4,9 +4,11 @@ One revision after the other, in the order of their numbers, also those that wer
 memory, so that a takeover merges at once, and is scored, so that the weights on chain are this validator's own opinion.
 A revision that was merged wrongly is said loudly and not scored, and nobody here leads on from it: its owner takes the
 lead away (`brigade run leaders`) and rolls back. One that holds a mean on which all its miners lied stands while it
-does no harm that a leader's guard lets pass, as measured here; the liars are convicted, and get nothing for the round.
-Invariants: nothing is checked twice; what this hotkey led itself needs no check; no more rounds wait for their score
-than ``MOST_WAITING``. The event loop owns it.
+does no more harm than a leader's guard lets pass, as measured here; the liars are convicted, and get nothing for the round.
+What the bucket does not hold any more convicts nobody (``unproved.py``): it is looked at again and again, and nobody
+here leads on from it either, as long as it is neither proved nor passed by retention nor rolled back.
+Invariants: nothing that was proved is checked twice; what this hotkey led itself needs no check; no more rounds wait
+for their score than ``MOST_WAITING``. The event loop owns it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from common.units import Hotkey, Revision, RoundId
 from validator.audits.convictions import Accused, Convictions
 from validator.audits.plans import Plans
 from validator.audits.rejections import look_again
+from validator.audits.unproved import Unproved
 from validator.board import Board
 from validator.heads import Heads
 from validator.lies import Lies
@@ -38,7 +41,7 @@ from validator.scorer import Scorer
 MOST_WAITING = 8
 """Checked rounds that wait for their score; more of them wait in the log."""
 TRIES = 3
-"""Looks at a revision that can't be merged from what the bucket holds, before the next one is looked at."""
+"""Looks at a revision that can't be merged from what the bucket holds, before it is unproved and the next one due."""
 
 
 def told_wrong(leader: Hotkey, revision: Revision, differences: Sequence[Difference]) -> str:
@@ -65,6 +68,7 @@ class Following:
         self._scorer = scorer
         self._next: Revision | None = None
         self._tries = 0
+        self._unproved = Unproved()
         self._task: asyncio.Task[None] | None = None
 
     async def look(self, wait_s: float) -> bool:
@@ -88,12 +92,14 @@ class Following:
     def refusal(self) -> str:
         """Why nobody here may lead on from the head; empty when nothing is known against it."""
         wrong, run = self._wrong(), self._board.journal.state
-        if not wrong:
-            return ""
-        found = next((wrong[node.revision] for node in run.lineage(run.head) if node.revision in wrong), None)
-        if found is None:
-            return ""
-        return f"{found}: not led on from here until the owner has rolled the run back to before it"
+        lineage = [node.revision for node in run.lineage(run.head)]
+        found = next((wrong[revision] for revision in lineage if revision in wrong), "")
+        if found:
+            return f"{found}: not led on from here until the owner has rolled the run back to before it"
+        doubt = self._unproved.of(lineage)
+        if doubt:
+            return f"{doubt}: not led on from here until it is there again, or the owner has rolled the run back"
+        return ""
 
     def is_wrong(self, revision: Revision) -> bool:
         """Whether a revision was found to be merged wrongly."""
@@ -125,7 +131,7 @@ class Following:
         """How far the checks are."""
         head = self._board.journal.state.head
         if self._next is None or self._next > head:
-            return f"revision {head} is checked"
+            return f"revision {head} is checked" if head not in self._unproved else f"revision {head} is unproved"
         return f"checking revision {self._next} of {head}"
 
     def _due(self) -> RevisionNode | None:
@@ -138,7 +144,12 @@ class Following:
             self._next = Revision(run.floor + 1)
         while (node := run.revisions.get(self._next)) is not None and run.led_at(node.seq) == self._own:
             self._next = Revision(self._next + 1)
-        return node if node is not None and self._scorer.backlog < MOST_WAITING else None
+        if node is not None:
+            return node if self._scorer.backlog < MOST_WAITING else None
+        for revision in self._unproved.forget_up_to(run.floor):
+            logger.warning("revision {} stays unproved: passed by retention", revision)
+        again = self._unproved.due(self._board.now_s())
+        return None if again is None else run.revisions[again]
 
     @property
     def _own(self) -> Hotkey:
@@ -156,10 +167,19 @@ class Following:
             await self._look_at_rejections(run, node)
         except Retryable as fault:
             logger.debug("revision {} is not checked yet: {}", node.revision, fault)
+            if node.revision in self._unproved:
+                self._unproved.put_off(node.revision, board.now_s())
             return
         except Rejected as refusal:
             self._pass_by(node, refusal)
             return
+        if node.revision in self._unproved:
+            self._unproved.settle(node.revision)
+            told = "wrong" if differences else "proved: every hash is that of its plan"
+            logger.bind(event="proved", revision=int(node.revision)).info(
+                "revision {} was unproved and is {}", node.revision, told
+            )
+            return  # later rounds have their reports, so it is scored no more
         if not differences:
             self._heads.keep(node.revision, tuple(one.memory for one in compared))
             ended = await in_thread(lambda: finished_as_committed(run, board.reader, node))
@@ -217,7 +237,10 @@ class Following:
             if member.decision != "rejected":
                 continue
             again = await in_thread(partial(look_again, self._board.reader, run.spec, member))
-            logger.debug("{} was rejected for {}: {}, {}", member.hotkey, member.code, again.finding, again.why)
+            level = "WARNING" if again.finding == "not_known" else "DEBUG"
+            logger.log(
+                level, "{} was rejected for {}: {}, {}", member.hotkey, member.code[:MAX_CODE], again.finding, again.why
+            )
             if again.finding == "false":
                 code = member.code[:MAX_CODE]
                 told = f"{entry.signer} rejected the delta of {member.hotkey} in round {node.round} for {code}"
@@ -226,9 +249,14 @@ class Following:
                 self._convictions.note(accused, f"{told}, which is false: {again.why}", fault)
 
     def _pass_by(self, node: RevisionNode, refusal: Rejected) -> None:
+        """Looked for in vain: a few times at once, then now and again, beside what is committed next."""
+        if node.revision in self._unproved:
+            self._unproved.add(node.revision, str(refusal), self._board.now_s())
+            return
         self._tries += 1
         if self._tries >= TRIES:
             logger.warning("revision {} can't be checked, nor scored: {}", node.revision, refusal)
+            self._unproved.add(node.revision, str(refusal), self._board.now_s())
             self._go_on(node)
 
     def _go_on(self, node: RevisionNode) -> None:

@@ -61,6 +61,8 @@ class Members:
         self._members: dict[Hotkey, Member] = {}
         self._bars: dict[Hotkey, int] = {}
         self._ordered: list[Member] | None = None
+        self.beat_s: float | None = None
+        """When the newest heartbeat of anybody came; None before the first."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -109,6 +111,7 @@ class Members:
 
     def hear(self, hotkey: Hotkey, beat: Heartbeat, now_s: float) -> None:
         """Take in a heartbeat that arrived now."""
+        self.beat_s = now_s
         member = self._meet(hotkey, now_s)
         before, before_s = member.beat, member.heard_s
         member.heard_s = now_s
