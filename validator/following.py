@@ -3,8 +3,9 @@
 One revision after the other, in the order of their numbers, also those that were rolled back; what is right stays in
 memory, so that a takeover merges at once, and is scored, so that the weights on chain are this validator's own opinion.
 A revision that was merged wrongly is said loudly and not scored, and nobody here leads on from it: its owner takes the
-lead away (`brigade run leaders`) and rolls back. One that holds a mean on which all its miners lied stands while it
-does no more harm than a leader's guard lets pass, as measured here; the liars are convicted, and get nothing for the round.
+lead away (`brigade run leaders`) and rolls back. One that holds a mean on which all its miners lied stands, unless it
+does more harm than a leader's guard lets pass, as measured here; the liars are convicted, and get nothing for the
+round.
 What the bucket does not hold any more convicts nobody (``unproved.py``): it is looked at again and again, and nobody
 here leads on from it either, as long as it is neither proved nor passed by retention nor rolled back.
 Invariants: nothing that was proved is checked twice; what this hotkey led itself needs no check; no more rounds wait
