@@ -41,7 +41,7 @@ MIXED = "mixed_copies"
 
 @dataclass(frozen=True)
 class WrongMean:
-    """What one owner handed in, signed, and the commit took."""
+    """What one owner handed in, signed, that is not the mean of the plan's deltas."""
 
     hotkey: Hotkey
     shard: ShardId
@@ -151,11 +151,12 @@ def lied_means(
         for (of, partition), found in taken.items()
         if of == shard and found.mean.sha256 != _hash(mean[slice(*slices[partition].values)])
     }
+    for partition, found in differing.items():
+        if found.mean.size_bytes != slices[partition].mean_bytes or not found.mean.size_bytes:
+            raise Rejected(MIXED, f"partition {partition} was taken though its mean has another size than its values")
     right = true_means(spec, plan, shard, len(mean), sorted(differing), read_delta)
     given, wrong = mean.copy(), []
     for partition, found in sorted(differing.items()):
-        if found.mean.size_bytes != slices[partition].mean_bytes:
-            raise Rejected(MIXED, f"partition {partition} was taken though its mean has another size than its values")
         if found.inputs_sha256 != right[partition].inputs_sha256:
             raise Rejected(MIXED, f"partition {partition} was taken though it was not made of the plan's deltas")
         given[slice(*slices[partition].values)] = _values(reader, spec.run, plan, shard, partition, found)
