@@ -14,10 +14,10 @@ import numpy as np
 from loguru import logger
 
 from common import keys
-from common.codec.params import F32, delta_params
+from common.codec.params import F32
 from common.errors import RemoteError
 from common.merge.butterfly import LATE, WRONG_MEAN, Finding, findings_of, must_compute
-from common.merge.partition import PartitionReducer, Slice, byte_range, slices_of
+from common.merge.partition import Ranges, Slice, reduce_partition, slices_of
 from common.reductions import MAX_WORDS, Reduced, TakenParts, UsedWord
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.reduced import WrongMean
@@ -25,7 +25,7 @@ from common.runlog.remerge import read_delta
 from common.spec import RunSpec
 from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
 from validator.bodies import RememberingReader
-from validator.reducing import Deal, Kept, Place, Proof
+from validator.reducing import Deal, Kept, Place
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,20 @@ class _Gatherer:
         return None
 
     def _compute(self, shard: ShardId, partition: int, where: Slice) -> F32:
-        reducer = PartitionReducer(self._spec, self._handed.plan, shard, where)
-        for member, proof in zip(reducer.members, self._handed.deal.proofs[shard], strict=True):
-            reducer.add(proof[0], self._records(member, proof, partition, where.count))
-        return reducer.finish().values
+        proofs = iter(self._handed.deal.proofs[shard])  # in the plan's order, as members are opened
 
-    def _records(self, member: PlanMember, proof: Proof, partition: int, count: int) -> bytes:
+        def opened(member: PlanMember) -> Ranges:
+            header, hashes = next(proofs)
+            return lambda start, end: (header, self._records(member, hashes[partition], start, end))
+
+        return reduce_partition(self._spec, self._handed.plan, shard, partition, where, opened).values
+
+    def _records(self, member: PlanMember, range_sha256: Sha256, start: int, end: int) -> bytes:
         """A member's byte range, proved; when it comes damaged, of the whole delta, which proves itself."""
-        start, end = byte_range(self._spec, delta_params(self._spec.codec, member.base_revision), count, partition)
         key = keys.delta_key(self._spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
         size, sha256 = member.delta.size_bytes, member.delta.sha256
         body = self._reader.fetch_range(key, start=start, end=end, size_bytes=size, sha256=sha256)
-        if sha256_hex(body) != proof[1][partition]:
+        if sha256_hex(body) != range_sha256:
             logger.warning("a range of {} came damaged; reading all of it", key)
             body = read_delta(self._reader, self._spec.run, member)[start:end]
         return body

@@ -1,12 +1,13 @@
 """The means of partitions in a simulated run: real bytes in the bucket, or names of them.
 
-``BucketMeans`` is production's own arithmetic on the objects of the store in memory: ``PartitionReducer`` makes a mean,
+``BucketMeans`` is production's own arithmetic on the objects of the store in memory: ``reduce_partition`` makes a mean,
 ``gather`` compares and puts them together. ``NamedMeans`` knows only sizes and who has handed in what; the vectors are
 merged as the leader alone would, which gives the same bits (the mean is elementwise).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from common import keys
@@ -14,7 +15,7 @@ from common.canonical import dumps
 from common.codec.container import HEADER_BYTES, header, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
-from common.merge.partition import PartitionReducer, byte_range, slices_of
+from common.merge.partition import Ranges, reduce_partition, require_inputs, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -82,12 +83,9 @@ class BucketMeans:
 
     def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
         spec = self._records.spec
-        reducer = PartitionReducer(spec, plan, SHARD, slices_of(spec, self.count)[partition])
-        for member in reducer.members:
-            reducer.add(*self._ranges(member, partition))
-        mean = reducer.finish()
-        if mean.inputs_sha256 != inputs_sha256:
-            raise Rejected("wrong_inputs", f"partition {partition} was read otherwise than the leader has it")
+        where = slices_of(spec, self.count)[partition]
+        mean = reduce_partition(spec, plan, SHARD, partition, where, self._opened)
+        require_inputs(mean, partition, inputs_sha256)
         return Copy(SHARD, partition, ObjectRef(mean.sha256, len(mean.body)), mean.inputs_sha256), mean.body
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:
@@ -106,13 +104,13 @@ class BucketMeans:
         except Rejected:
             return None  # what the plan accepts can't be added up: the merge says so too
 
-    def _ranges(self, member: PlanMember, partition: int) -> tuple[bytes, bytes]:
-        """A member's header and the bytes of its range, as ``miner.reducer`` reads them."""
+    def _opened(self, member: PlanMember) -> Ranges:
+        """A member's header and the bytes of its ranges, as ``miner.reducer`` reads them."""
         spec, size = self._records.spec, member.delta.size_bytes
         key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-        start, end = byte_range(spec, delta_params(spec.codec, member.base_revision), self.count, partition)
-        head = self._reader.fetch_range(key, start=0, end=HEADER_BYTES, size_bytes=size)
-        return head, self._reader.fetch_range(key, start=start, end=end, size_bytes=size)
+        read = partial(self._reader.fetch_range, key, size_bytes=size)
+        head = read(start=0, end=HEADER_BYTES)
+        return lambda start, end: (head, read(start=start, end=end))
 
     def _proof(self, member: PlanMember) -> Proof:
         spec = self._records.spec
