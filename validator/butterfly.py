@@ -23,7 +23,7 @@ from common.chain.port import ChainPort
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import SignedRecord
 from common.merge.butterfly import placement_seed
-from common.reductions import MAX_COPIES, Copy, Reduction, open_reduction, require_signer
+from common.reductions import Copy, Reduction, open_reduction, require_signer
 from common.runlog.entries import RoundFrozen
 from common.store.port import MAX_PRESIGN_S
 from common.units import Hotkey, Sha256, sha256_hex
@@ -31,11 +31,12 @@ from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, Upload
 from validator.api.security import Caller
 from validator.audits.convictions import Accused
 from validator.board import Board
-from validator.dealing import candidates, deal_of, drawn, proofs_of, unheard_senders
+from validator.dealing import candidates, proofs_of
 from validator.lies import Lies
 from validator.means import Handed, Means
 from validator.outages import only_facts
-from validator.reducing import Reducing
+from validator.owners import deal_of, handed_in, unheard_senders
+from validator.reducing import Asked, Reducing, may_reduce
 from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 
@@ -61,7 +62,7 @@ class Butterfly:
     async def awaited(self, current: Round) -> str:
         """What the merge of the newest plan waits for; empty when it need not wait, or not any longer."""
         plan, plan_sha256 = current.opened.plan, current.opened.plan_sha256
-        if plan is None or plan_sha256 is None or plan.attempt > 0:
+        if plan is None or plan_sha256 is None or not may_reduce(current.opened):
             return ""
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
             now_s = self._board.now_s()
@@ -69,7 +70,7 @@ class Butterfly:
             self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
-        if reducing.closed or self._board.now_s() >= reducing.deadline_s:
+        if not reducing.waits(self._board.now_s()):
             return ""
         await self._look(reducing, current, plan)
         if reducing.deal is None:
@@ -80,16 +81,14 @@ class Butterfly:
 
     def close(self, current: Round) -> Handed | None:
         """What the owners have handed in; None when there is nothing, and the leader merges alone."""
-        reducing, plan = self._reducing, current.opened.plan
-        if reducing is None or plan is None or reducing.plan_sha256 != current.opened.plan_sha256 or plan.attempt > 0:
+        reducing = self._reducing
+        if reducing is None or not reducing.reduces(current.opened):
             return None
         first, reducing.closed = not reducing.closed, True
         if reducing.deal is None and first:
-            logger.warning("round {}: nobody was given partitions in time{}; merging alone", plan.round, self._trouble)
-        copies = reducing.copies()
-        if reducing.deal is None or not copies:
-            return None
-        return Handed(plan, reducing.deal, copies, drawn(self._board.spec, reducing.deal, self._entropy(32)))
+            round_id, told = reducing.round, self._trouble
+            logger.warning("round {}: nobody was given partitions in time{}; merging alone", round_id, told)
+        return handed_in(self._board.spec, reducing, current.opened, lambda: self._entropy(32))
 
     def judge(self, current: Round, means: Means) -> None:
         """Name who handed in what is wrong, and who was late."""
@@ -111,20 +110,10 @@ class Butterfly:
     def view(self, hotkey: Hotkey) -> ReduceView | None:
         """A miner's duties, for the reply to its heartbeat."""
         reducing = self._open()
-        if reducing is None or reducing.closed or reducing.deal is None:
+        asked = reducing.asked(hotkey, self._board.now_s()) if reducing is not None else None
+        if reducing is None or asked is None:
             return None
-        left_s = reducing.deadline_s - self._board.now_s()
-        due = reducing.due(hotkey)[:MAX_COPIES]
-        if left_s <= 0 or not due:
-            return None
-        inputs = reducing.deal.inputs
-        duties = tuple(
-            MeanDuty(shard=shard, partition=partition, inputs_sha256=inputs[shard, partition])
-            for shard, partition in due
-        )
-        return ReduceView(
-            round=reducing.round, plan_sha256=reducing.plan_sha256, duties=duties, seconds_left=max(0.0, left_s)
-        )
+        return view_of(reducing, asked)
 
     async def hand_in(self, caller: Caller, value: dict[str, object]) -> ReductionReply:
         """An owner's word: where its means go, or that all are there and count. Raises ``Rejected``, ``Retryable``."""
@@ -225,7 +214,7 @@ class Butterfly:
         if block_hash is None:
             self._trouble = f" (block {self._after} is not final yet)"
             return
-        if unheard := unheard_senders(self._board, plan):
+        if unheard := unheard_senders(self._board.members, plan, self._board.now_s()):
             self._trouble = f" ({unheard} of their senders have not been heard of by this leader)"
             return
         proofs = await in_thread(lambda: proofs_of(self._board, current, plan))
@@ -240,3 +229,13 @@ class Butterfly:
             len(reducing.owners),
             self._after,
         )
+
+
+def view_of(reducing: Reducing, asked: Asked) -> ReduceView:
+    """The same as a message."""
+    duties = tuple(
+        MeanDuty(shard=shard, partition=partition, inputs_sha256=inputs) for (shard, partition), inputs in asked.duties
+    )
+    return ReduceView(
+        round=reducing.round, plan_sha256=reducing.plan_sha256, duties=duties, seconds_left=asked.seconds_left
+    )

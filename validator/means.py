@@ -54,6 +54,12 @@ class Means:
     """How many partitions came from the owners, and why the others did not."""
 
 
+def why_computed(handed: Handed, place: Place) -> str:
+    """Why the leader computes a partition itself; empty when it goes by the owners' copies, if it gets them. Pure."""
+    copies = {owner: kept.copy.mean.sha256 for owner, kept in handed.copies.get(place, {}).items()}
+    return must_compute(handed.deal.duties[place], copies) or (handed.why_drawn if place in handed.drawn else "")
+
+
 def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader: RememberingReader) -> Means:
     """Compare, compute what has to be, and put the vectors together.
 
@@ -120,10 +126,8 @@ class _Gatherer:
 
     def _part(self, shard: ShardId, partition: int, where: Slice) -> F32:
         place = shard, partition
-        duty, copies = self._handed.deal.duties[place], self._handed.copies.get(place, {})
-        why = must_compute(duty, {owner: kept.copy.mean.sha256 for owner, kept in copies.items()})
-        if not why and place in self._handed.drawn:
-            why = self._handed.why_drawn
+        copies = self._handed.copies.get(place, {})
+        why = why_computed(self._handed, place)
         if not why:
             words = self._words | {(owner, kept.word_sha256) for owner, kept in copies.items()}
             found = self._copied(place, copies) if len(words) <= MAX_WORDS else None

@@ -59,6 +59,8 @@ class Settings:
     miners: int = 8
     groups: int = 0
     """Coldkeys, and networks, that the miners share; 0: each has its own."""
+    asns: int = 0
+    """Autonomous systems that their networks belong to, in turns; 0: the leader has no table of them."""
     validators: int = 1
     """That may lead; with more than one they hold a lease and take over from each other."""
     rounds: int = 10
@@ -109,6 +111,7 @@ class Settings:
         preset(self.preset)
         _within("miners", self.miners, 1, MAX_MINERS)
         _within("groups", self.groups, 0, self.miners)
+        _within("asns", self.asns, 0, self.miners)
         _within("validators", self.validators, 1, MAX_VALIDATORS)
         _within("rounds", self.rounds, 1, 1_000_000)
         _within("seed", self.seed, 0, 2**62)

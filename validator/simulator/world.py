@@ -31,6 +31,7 @@ from validator.simulator.links import Link
 from validator.simulator.machines import Machine, Power
 from validator.simulator.means import means_of
 from validator.simulator.miner import Miner
+from validator.simulator.places import asn_of
 from validator.simulator.post import Post
 from validator.simulator.quadratic import Quadratic
 from validator.simulator.records import FastRecords, Records, fake_hotkey
@@ -150,6 +151,10 @@ class World:
     def idle(self) -> bool:
         """Whether no round is open, and nobody who leads has one in hand."""
         return self.records.state.open_round is None and self.leader.current is None
+
+    def asn_of(self, host: str) -> int | None:
+        """What the leaders' table says of an address."""
+        return asn_of(self.settings, host)
 
     def new_session(self, miner: Miner) -> Session:
         """The work of a process that found no disk."""
