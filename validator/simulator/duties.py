@@ -144,8 +144,9 @@ class Turn:
 
         def read() -> None:
             self.knows_headers = True
+            lies = "wrong_mean" in self._miner.misdeeds.armed
             for (_, partition), inputs in gulp:
-                copy, body = self._world.means.make(self._wanted.plan, partition, inputs)
+                copy, body = self._world.means.make(self._wanted.plan, partition, inputs, lies)
                 self._made[copy] = body
             if self._left and not self._piece_is_made():
                 self._read()

@@ -18,6 +18,7 @@ from common.runlog.rules import CONTENT_REFUSALS, REFUSALS
 from common.runlog.writer import LostSlot
 from common.units import RoundId
 from validator.checks import Finding
+from validator.means import Handed
 from validator.members import MAX_MEMBERS, Members
 from validator.pausing import pause_for
 from validator.restoring import oldest_adopted
@@ -339,7 +340,7 @@ class Leader(Process):
             if self.reduction.awaited(current):
                 return world.settings.pause_s
             handed = self.reduction.close(current)
-            self._work(world.settings.reduce_s, lambda held: self._effects.reduce(held, handed))
+            self._work(world.settings.reduce_s, lambda held: self._reduce(held, handed))
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
             self._append(current.merged.commit, f"round {round_id} makes a revision")
@@ -350,6 +351,10 @@ class Leader(Process):
             assert decision.action is Action.END
             self._end(current)
         return world.settings.pause_s if self._busy else None
+
+    def _reduce(self, current: Round, handed: Handed | None) -> None:
+        self._effects.reduce(current, handed)
+        self.reduction.bar(current)
 
     def _append(self, data: EntryData, reason: str) -> None:
         """An entry that the round can't go on without."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from common import keys
 from common.canonical import dumps
 from common.codec.container import HEADER_BYTES, header, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
-from common.merge.partition import Ranges, reduce_partition, require_inputs, slices_of
+from common.merge.partition import PartitionMean, Ranges, reduce_partition, require_inputs, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -31,6 +33,9 @@ from validator.reducing import Proof
 from validator.simulator.bucket import BucketRecords
 from validator.simulator.records import NO_TRACE, SHARD, Records
 
+WRONG_BY = np.float32(0.25)
+"""What owners who lie add to every value."""
+
 
 class Means(Protocol):
     """What leader and owners do about means."""
@@ -42,9 +47,11 @@ class Means(Protocol):
         """Of each accepted delta its header and the hashes of its ranges. Raises ``Rejected('no_members')``."""
         ...
 
-    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
-        """The mean of a partition, and its bytes. Raises ``Rejected``, also when other bytes than ``inputs_sha256``
-        says were read."""
+    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
+        """The mean of a partition, and its bytes; another one, if its owner ``lies``.
+
+        Raises ``Rejected``, also when other bytes than ``inputs_sha256`` says were read.
+        """
         ...
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:
@@ -81,11 +88,13 @@ class BucketMeans:
     def proofs(self, plan: RoundFrozen) -> tuple[Proof, ...]:
         return tuple(self._proof(member) for member in accepted_members(plan, SHARD))
 
-    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
+    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
         spec = self._records.spec
         where = slices_of(spec, self.count)[partition]
         mean = reduce_partition(spec, plan, SHARD, partition, where, self._opened)
         require_inputs(mean, partition, inputs_sha256)
+        if lies:
+            mean = PartitionMean(mean.values + WRONG_BY, mean.inputs_sha256)
         return Copy(SHARD, partition, ObjectRef(mean.sha256, len(mean.body)), mean.inputs_sha256), mean.body
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:
@@ -137,8 +146,8 @@ class NamedMeans:
         codec, members = self._spec.codec, accepted_members(plan, SHARD)
         return tuple((header(self.count, delta_params(codec, m.base_revision), 0), hashes) for m in members)
 
-    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
-        name = sha256_hex(f"{plan.round} {inputs_sha256} {partition}".encode())
+    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
+        name = sha256_hex(f"{plan.round} {inputs_sha256} {partition}{' wrong' if lies else ''}".encode())
         return Copy(SHARD, partition, ObjectRef(name, self._slices[partition].mean_bytes), inputs_sha256), b""
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:

@@ -18,7 +18,8 @@ from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.typed import to_json
-from common.units import Hotkey, Sha256, sha256_hex
+from common.units import Hotkey, RoundId, Sha256, sha256_hex
+from validator.lies import BARRED_ROUNDS
 from validator.means import Handed, why_computed
 from validator.owners import candidates_of, deal_of, handed_in, unheard_senders
 from validator.reducing import Asked, Reducing, may_reduce
@@ -87,6 +88,11 @@ class LeadersReduction:
             self._book(handed)
         return handed
 
+    def bar(self, current: Round) -> None:
+        """Who handed in a wrong mean reduces nothing for a while, whoever leads then."""
+        until = RoundId(current.state.round + BARRED_ROUNDS)
+        self._world.bars.update(dict.fromkeys(current.lies, until))
+
     # What miners see and send.
 
     def view(self, hotkey: Hotkey) -> Wanted | None:
@@ -126,6 +132,8 @@ class LeadersReduction:
         seed = placement_seed(sha256_hex(dumps(to_json(plan))), block)
         proofs = {SHARD: world.means.proofs(plan)} if _accepted(plan) else {}
         members, now_s = self._leader.members, world.queue.now_s
+        for hotkey, until in world.bars.items():
+            members.bar(hotkey, until)
         candidates = candidates_of(plan, members, world.coldkeys.get, world.asn_of, now_s)
         deal = deal_of(world.spec, {SHARD: world.means.count}, seed, candidates, proofs)
         reducing.begin(deal, world.queue.now_s)

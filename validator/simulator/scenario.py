@@ -58,6 +58,8 @@ class Kind:
     """Size."""
     standbys: bool = False
     """Whether it means something only where several validators may lead."""
+    owners: bool = False
+    """Whether it means something only where miners reduce."""
 
 
 _MINERS = ("miner", "group", "share", "miners")
@@ -82,6 +84,7 @@ KINDS: dict[str, Kind] = {
     "flip": Kind("its next submissions have the other sign", _MINERS, 600.0),
     "copy": Kind("its next submissions are another miner's", _MINERS, 600.0),
     "average": Kind("its next submissions are the mean of two others'", _MINERS, 600.0),
+    "wrong_mean": Kind("it hands in wrong means, the same ones as others who do", _MINERS, 600.0, owners=True),
     "clock": Kind("its wall clock is off", _ALL, FOREVER, 300.0, "by so many seconds"),
     "join": Kind("it is not there before"),
     "lost_reply": Kind("the reply to its next request is lost", _ALL),
@@ -165,6 +168,7 @@ def _explain(kind: Kind) -> str:
     lasts = "" if kind.duration_s == FOREVER else f"; duration {kind.duration_s:g} s"
     whom = "" if kind.targets == _MINERS else f"; target: {', '.join(kind.targets)}"
     needs = "; needs --validators 2 or more" if kind.standbys else ""
+    needs += "; needs --reduce butterfly" if kind.owners else ""
     return f"{kind.what}{sizes}{lasts}{whom}{needs}"
 
 
