@@ -25,7 +25,7 @@ from validator.rounds import Round
 
 
 def candidates(board: Board, current: Round, plan: RoundFrozen) -> list[Candidate]:
-    """Accepted members that live and have not handed in anything wrong lately."""
+    """Accepted members that live and are not barred."""
     now_s = board.now_s()
     coldkeys = current.judgement.coldkeys if current.judgement else {}
     found = {}
@@ -34,7 +34,7 @@ def candidates(board: Board, current: Round, plan: RoundFrozen) -> list[Candidat
         coldkey = coldkeys.get(hotkey) or (seat.coldkey if seat else None)
         if member is None or coldkey is None or not board.members.is_live(member, now_s):
             continue
-        if board.members.barred_until(hotkey) <= plan.round:
+        if board.members.bars.of(hotkey).until <= plan.round:
             network, asn = network_of(member.host), board.asns.asn_of(member.host)
             found[hotkey] = Candidate(hotkey, coldkey, network, asn)
     return list(found.values())

@@ -15,6 +15,7 @@ from common import keys
 from common.codec.container import HEADER_BYTES
 from common.codec.params import F32, delta_params
 from common.data.dataset import Dataset
+from common.merge.butterfly import WRONG_MEAN
 from common.merge.partition import PartitionMean, PartitionReducer, byte_range, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction, sign_reduction
@@ -187,7 +188,7 @@ def liars(world: World, by: Hotkey = VALIDATOR.hotkey) -> set[int]:
     (report,) = read_reports(world.store, world.spec, by)
     named = {member.hotkey for member in report.members if member.lie}
     assert all(member.round_score == 0 for member in report.members if member.lie)
-    assert all((member.barred_until > 0) == bool(member.lie) for member in report.members)
+    assert all((member.barred_for == WRONG_MEAN) == bool(member.lie) for member in report.members)
     return {number for number, miner in enumerate(world.miners) if miner.signer.hotkey in named}
 
 
