@@ -29,6 +29,7 @@ from common.store.port import MAX_PRESIGN_S
 from common.units import Hotkey, Sha256, sha256_hex
 from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, UploadTarget
 from validator.api.security import Caller
+from validator.attending import Attending
 from validator.audits.convictions import Accused
 from validator.board import Board
 from validator.dealing import candidates, proofs_of
@@ -37,7 +38,7 @@ from validator.means import Handed, Means
 from validator.outages import only_facts
 from validator.owners import deal_of, handed_in, unheard_senders
 from validator.reducing import Asked, Reducing, may_reduce
-from validator.round.deadlines import seconds_left
+from validator.round.deadlines import REDUCE_SHARE, seconds_left
 from validator.rounds import Round
 
 
@@ -56,6 +57,7 @@ class Butterfly:
         """The block after the plan."""
         self._asked_s = -math.inf
         self._trouble = ""
+        self._attending = Attending(0.0)
         self._hands: dict[Hotkey, asyncio.Lock] = {}
         """Of each owner, so that it hands in one word at a time."""
 
@@ -72,6 +74,9 @@ class Butterfly:
         assert reducing is not None
         if not reducing.waits(self._board.now_s()):
             return ""
+        if reducing.deal is None and not candidates(self._board, current, plan):
+            self._trouble = f" (nobody accepted lives and may have duties{self._barred(plan)})"
+            return ""
         await self._look(reducing, current, plan)
         if reducing.deal is None:
             return f"dealing its partitions to miners{self._trouble}"
@@ -85,7 +90,9 @@ class Butterfly:
         if reducing is None or not reducing.reduces(current.opened):
             return None
         first, reducing.closed = not reducing.closed, True
-        if reducing.deal is None and first:
+        if reducing.deal is not None and first:
+            self._settle(reducing, current)
+        elif first:
             round_id, told = reducing.round, self._trouble
             logger.warning("round {}: nobody was given partitions in time{}; merging alone", round_id, told)
         return handed_in(self._board.spec, reducing, current.opened, lambda: self._entropy(32))
@@ -105,6 +112,14 @@ class Butterfly:
             "round {}: {}; late: {}", current.state.round, means.told, ", ".join(sorted(means.late)) or "nobody"
         )
 
+    def _settle(self, reducing: Reducing, current: Round) -> None:
+        """Bar who lets rounds wait from the duties of the next ones."""
+        now_s, members = self._board.now_s(), self._board.members
+        owners = self._attending.owners(reducing, lambda owner: members.lives(owner, now_s))
+        allowed_s, usual_s = self._attending.allowed_s(reducing), REDUCE_SHARE * current.policy.finish_deadline_s
+        if why := members.bars.settle(reducing.round, owners, allowed_s, usual_s):
+            logger.bind(event="duties", round=int(reducing.round)).info("round {}: {}", reducing.round, why)
+
     # What miners see and send.
 
     def view(self, hotkey: Hotkey) -> ReduceView | None:
@@ -113,6 +128,7 @@ class Butterfly:
         asked = reducing.asked(hotkey, self._board.now_s()) if reducing is not None else None
         if reducing is None or asked is None:
             return None
+        self._attending.told(hotkey)
         return view_of(reducing, asked)
 
     async def hand_in(self, caller: Caller, value: dict[str, object]) -> ReductionReply:
@@ -121,7 +137,8 @@ class Butterfly:
         require_signer(word, record)
         if word.signer != caller.hotkey:
             raise Rejected("wrong_hotkey", "the reduction is signed by another hotkey than the request")
-        reducing = self._led()
+        with self._attending.serving(word.signer):
+            reducing = self._led()
         reducing.announce(word)
         # Only a word that brings something is kept, one after the other: the same one signed anew is other bytes, and
         # nobody's words in the bucket are more than its duties.
@@ -129,9 +146,12 @@ class Butterfly:
             if not reducing.brings(word):
                 return ReductionReply(uploads=())
             expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
-            targets = await in_thread(lambda: self._targets(word, expires_s))
-            if not targets:
-                reducing.take(word, await in_thread(lambda: self._keep(word, record)))
+            with self._attending.serving(word.signer):
+                targets = await in_thread(lambda: self._targets(word, expires_s))
+                if not targets:
+                    reducing.take(word, await in_thread(lambda: self._keep(word, record)))
+            if not reducing.due(word.signer):
+                self._attending.done(word.signer, self._board.now_s())
             return ReductionReply(uploads=targets)
 
     def _open(self) -> Reducing | None:
@@ -222,13 +242,20 @@ class Butterfly:
         deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
         if not reducing.closed:
             reducing.begin(deal, self._board.now_s())
+            self._attending = Attending(self._board.now_s())
         logger.info(
-            "round {}: {} partitions go to {} miners, by block {}",
+            "round {}: {} partitions go to {} miners, by block {}{}",
             plan.round,
             len(deal.duties),
             len(reducing.owners),
             self._after,
+            self._barred(plan),
         )
+
+    def _barred(self, plan: RoundFrozen) -> str:
+        """Who of those accepted gets no duties, and why."""
+        accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
+        return "".join(f"; {told}" for told in self._board.members.bars.without_duties(plan.round, accepted))
 
 
 def view_of(reducing: Reducing, asked: Asked) -> ReduceView:

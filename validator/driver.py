@@ -170,8 +170,8 @@ class Driver:
         own = board.signer.hotkey
         before = await in_thread(lambda: known_before(board.store, run, own, convicted))
         board.members.learn(before.rates)
-        for hotkey, until in before.bars.items():
-            board.members.bar(hotkey, until)
+        for hotkey, bar in before.bars.items():
+            board.members.bars.add(hotkey, bar)
 
     async def _make_up(self) -> None:
         """Score the committed rounds whose reports are missing, oldest first."""

@@ -15,6 +15,7 @@ from common.spec import RunSpec
 from common.units import Hotkey, RoundId, Sha256
 from common.wire import Heartbeat, Phase
 from validator import ledger
+from validator.bars import Bars
 from validator.ledger import Account, Totals
 from validator.round.facts import MemberFacts, RoundState
 from validator.round.tokens import UNSUPPORTED, Seen, Terms, most_of, round_usual, usual_rate
@@ -59,7 +60,7 @@ class Members:
         self._overlap = overlap
         self._most = most
         self._members: dict[Hotkey, Member] = {}
-        self._bars: dict[Hotkey, int] = {}
+        self.bars = Bars()
         self._ordered: list[Member] | None = None
         self.beat_s: float | None = None
         """When the newest heartbeat of anybody came; None before the first."""
@@ -129,14 +130,6 @@ class Members:
         member = self._members.get(hotkey)
         if member is not None:
             member.host = host
-
-    def bar(self, hotkey: Hotkey, until: int) -> None:
-        """It reduces nothing before round ``until``, whether it was heard of or not."""
-        self._bars[hotkey] = max(self._bars.get(hotkey, 0), until)
-
-    def barred_until(self, hotkey: Hotkey) -> int:
-        """Before this round it reduces nothing, since it handed in a wrong mean; 0: it never did."""
-        return self._bars.get(hotkey, 0)
 
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""

@@ -15,6 +15,7 @@ from loguru import logger
 from common import keys
 from common.codec.params import F32
 from common.data.dataset import Dataset
+from common.merge.butterfly import WRONG_MEAN
 from common.merge.partition import PartitionMean
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction, sign_reduction
@@ -179,7 +180,7 @@ def liars(world: World, by: Hotkey = VALIDATOR.hotkey) -> set[int]:
     (report,) = read_reports(world.store, world.spec, by)
     named = {member.hotkey for member in report.members if member.lie}
     assert all(member.round_score == 0 for member in report.members if member.lie)
-    assert all((member.barred_until > 0) == bool(member.lie) for member in report.members)
+    assert all((member.barred_for == WRONG_MEAN) == bool(member.lie) for member in report.members)
     return {number for number, miner in enumerate(world.miners) if miner.signer.hotkey in named}
 
 

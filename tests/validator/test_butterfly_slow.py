@@ -203,14 +203,16 @@ def test_who_hands_in_exactly_while_the_leader_merges_does_not_count(
     check_round(world, alone, set())
 
 
-def test_late_owners_are_asked_again_in_the_next_round(dataset: Dataset) -> None:
+@pytest.mark.parametrize("late", [{0, 1, 2}, EVERYBODY], ids=["most", "all"])
+def test_when_most_owners_are_late_nobody_is_blamed_and_all_are_asked_again(dataset: Dataset, late: set[int]) -> None:
+    """The storage, or the leader's own link, is more likely than that so many are lazy."""
     world = World(dataset, reduce=UNDRAWN)
 
     async def go() -> None:
         await world.begin(MINERS)
         validator = world.validator()
         await until_dealt(world, validator)
-        await until_committed(world, validator, owners(world, late={0, 1}))
+        await until_committed(world, validator, owners(world, late=late))
         assert (await until_dealt(world, validator)).keys() == EVERYBODY
 
     asyncio.run(go())

@@ -182,7 +182,7 @@ def test_a_lie_that_the_leader_caught_is_proved_by_the_plan_and_outlives_the_lea
     assert all(recheck(reader, log, one).proved for one in found)
     asyncio.run(validator.convictions.flush())
     again = world.validator()
-    assert again.board.members.barred_until(liar) > 1
+    assert again.board.members.bars.of(liar).until > 1
     assert set(again.driver._following.lies_of(RoundId(0))) == {liar}
 
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from common.canonical import dumps
 from common.errors import Rejected
-from common.merge.butterfly import placement_seed
+from common.merge.butterfly import WRONG_MEAN, placement_seed
 from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.typed import to_json
 from common.units import Hotkey, RoundId, Sha256, sha256_hex
+from validator.bars import Bar
 from validator.lies import BARRED_ROUNDS
 from validator.means import Handed, why_computed
 from validator.owners import candidates_of, deal_of, handed_in, unheard_senders
@@ -133,7 +134,7 @@ class LeadersReduction:
         proofs = {SHARD: world.means.proofs(plan)} if _accepted(plan) else {}
         members, now_s = self._leader.members, world.queue.now_s
         for hotkey, until in world.bars.items():
-            members.bar(hotkey, until)
+            members.bars.add(hotkey, Bar(until, WRONG_MEAN))
         candidates = candidates_of(plan, members, world.coldkeys.get, world.asn_of, now_s)
         deal = deal_of(world.spec, {SHARD: world.means.count}, seed, candidates, proofs)
         reducing.begin(deal, world.queue.now_s)
