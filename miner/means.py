@@ -17,7 +17,7 @@ from common.blocking import in_order
 from common.codec.container import HEADER_BYTES
 from common.codec.params import delta_params
 from common.errors import Rejected, RemoteError
-from common.merge.partition import PartitionMean, PartitionReducer, Slice, byte_range, slices_of
+from common.merge.partition import PartitionMean, PartitionReducer, Slice, byte_range, slice_of
 from common.model.layout import run_layouts
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
@@ -53,7 +53,7 @@ class MeanMaker:
         layouts = run_layouts(spec.model, spec.num_shards)
         if duty.shard >= len(layouts) or duty.partition >= spec.reduce.partitions:
             raise Rejected("bad_duty", f"there is no partition {duty.partition} of shard {duty.shard}")
-        return slices_of(spec, layouts[duty.shard].total)[duty.partition]
+        return slice_of(spec, layouts[duty.shard].total, duty.partition)
 
     def means(
         self, plan: RoundFrozen, plan_sha256: Sha256, duties: list[MeanDuty], over: threading.Event

@@ -14,7 +14,7 @@ from common.canonical import dumps
 from common.codec.container import HEADER_BYTES, header, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
-from common.merge.partition import PartitionReducer, byte_range, slices_of
+from common.merge.partition import PartitionReducer, byte_range, slice_of, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -82,7 +82,7 @@ class BucketMeans:
 
     def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
         spec = self._records.spec
-        reducer = PartitionReducer(spec, plan, SHARD, slices_of(spec, self.count)[partition])
+        reducer = PartitionReducer(spec, plan, SHARD, slice_of(spec, self.count, partition))
         for member in reducer.members:
             reducer.add(*self._ranges(member, partition))
         mean = reducer.finish()
