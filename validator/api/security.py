@@ -22,6 +22,7 @@ from common.identity import KeypairSigner
 from common.timeouts import CONTROL_READ_S
 from common.units import Hotkey
 from common.wire import MAX_REQUEST_BYTES, ErrorReply
+from validator.api.door import source_of
 from validator.api.limits import PER_ADDRESS, PER_HOTKEY, RateLimiter
 from validator.membership import Membership, Seat
 
@@ -113,7 +114,7 @@ class Gatekeeper:
 
     def admit_open(self, request: Request) -> None:
         """Raise ``RateLimited`` when the address of an unsigned request sends too many."""
-        self._limit(self._addresses, "address", request.client.host if request.client else "")
+        self._limit(self._addresses, "address", source_of(request.client.host if request.client else ""))
 
     def sign(self, request: Request, response: Response) -> Response:
         """The same response with our signature, when the request has a nonce to bind it to."""
