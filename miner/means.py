@@ -24,7 +24,7 @@ from common.merge.partition import (
     byte_range,
     reduce_partition,
     require_inputs,
-    slices_of,
+    slice_of,
 )
 from common.model.layout import run_layouts
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -61,7 +61,7 @@ class MeanMaker:
         layouts = run_layouts(spec.model, spec.num_shards)
         if duty.shard >= len(layouts) or duty.partition >= spec.reduce.partitions:
             raise Rejected("bad_duty", f"there is no partition {duty.partition} of shard {duty.shard}")
-        return slices_of(spec, layouts[duty.shard].total)[duty.partition]
+        return slice_of(spec, layouts[duty.shard].total, duty.partition)
 
     def means(
         self, plan: RoundFrozen, plan_sha256: Sha256, duties: list[MeanDuty], over: threading.Event

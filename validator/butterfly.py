@@ -18,7 +18,7 @@ from collections.abc import Callable
 from loguru import logger
 
 from common import keys, timeouts
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.chain.port import ChainPort
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import SignedRecord
@@ -69,7 +69,7 @@ class Butterfly:
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
             now_s = self._board.now_s()
             left_s = seconds_left(current.state, now_s, current.policy)
-            self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
+            await self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
         if not reducing.waits(self._board.now_s()):
@@ -198,10 +198,17 @@ class Butterfly:
 
     # The deal.
 
-    def _begin(self, reducing: Reducing) -> None:
-        if self._dealing is not None:
-            self._dealing.cancel()
-        self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
+    async def stop(self) -> None:
+        """Leave a deal that is under way, at the end of the process or when another plan is to be dealt.
+
+        One whose round is over ends by itself: a chain call cut off would leave its dead connection to the next one.
+        """
+        dealing, self._dealing = self._dealing, None
+        await leave(dealing)
+
+    async def _begin(self, reducing: Reducing) -> None:
+        await self.stop()
+        self._reducing, self._after, self._trouble = reducing, None, ""
         self._asked_s, self._hands = -math.inf, {}
 
     async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
@@ -227,10 +234,12 @@ class Butterfly:
             self._trouble = f" ({fault})"
 
     async def _deal(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
-        """One try; nothing happens while the block is not final."""
+        """One try; nothing happens while the block is not final, or once nobody waits for the deal any more."""
         if self._after is None:
             self._after = await self._chain.block() + 1
-        block_hash = await self._chain.finalized_hash(self._after)
+        block_hash = await self._chain.finalized_hash(self._after) if self._wanted(reducing, current) else None
+        if not self._wanted(reducing, current):
+            return
         if block_hash is None:
             self._trouble = f" (block {self._after} is not final yet)"
             return
@@ -240,9 +249,10 @@ class Butterfly:
         proofs = await in_thread(lambda: proofs_of(self._board, current, plan))
         seed = placement_seed(reducing.plan_sha256, block_hash)
         deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
-        if not reducing.closed:
-            reducing.begin(deal, self._board.now_s())
-            self._attending = Attending(self._board.now_s())
+        if not self._wanted(reducing, current):
+            return
+        reducing.begin(deal, self._board.now_s())
+        self._attending = Attending(self._board.now_s())
         logger.info(
             "round {}: {} partitions go to {} miners, by block {}{}",
             plan.round,
@@ -251,6 +261,10 @@ class Butterfly:
             self._after,
             self._barred(plan),
         )
+
+    def _wanted(self, reducing: Reducing, current: Round) -> bool:
+        """Whether the leader still waits for a deal."""
+        return not reducing.closed and self._board.round is current
 
     def _barred(self, plan: RoundFrozen) -> str:
         """Who of those accepted gets no duties, and why."""

@@ -19,7 +19,7 @@ from itertools import islice
 from loguru import logger
 
 from common import keys
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.errors import BrigadeError, Rejected
 from common.runlog.lease import slot_age_s
 from common.runlog.materialise import load_snapshot
@@ -69,10 +69,9 @@ class Collector:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Leave what is under way."""
-        if self._task is not None:
-            self._task.cancel()
+        await leave(self._task)
 
     def _all_gone(self, run: RunState) -> bool:
         found = due(run)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from loguru import logger
 
 from common import timeouts
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.lease import slot_age_s
 from common.runlog.rules import REFUSALS
@@ -49,6 +49,7 @@ class Driver:
         self, board: Board, effects: Effects, scorer: Scorer, following: Following, until_revision: Revision | None
     ) -> None:
         self._board = board
+        self._effects = effects
         self._scorer = scorer
         self._following = following
         self._holding = Holding(board)
@@ -67,9 +68,10 @@ class Driver:
             while True:
                 await asyncio.sleep(await self.step())
         finally:
-            keeping.cancel()
-            self._following.stop()
-            self.collector.stop()
+            await leave(keeping)
+            await self._effects.stop()
+            await self._following.stop()
+            await self.collector.stop()
 
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""

@@ -119,6 +119,11 @@ class Effects:
         """What the merge waits for, where miners reduce; empty when it can begin."""
         return await self._butterfly.awaited(current) if self._butterfly else ""
 
+    async def stop(self) -> None:
+        """Leave what goes on beside the driver's looks."""
+        if self._butterfly is not None:
+            await self._butterfly.stop()
+
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""
         run = self._board.journal.state

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from common.codec.container import HEADER_BYTES, decode_range, partition_chunks, partition_ranges, read_header
+from common.codec.container import HEADER_BYTES, chunks_of, decode_range, partition_chunks, range_of, read_header
 from common.codec.params import CHUNK, F32, CodecParams, delta_params
 from common.errors import Rejected
 from common.merge.mean import MeanAccumulator
@@ -55,9 +55,14 @@ def slices_of(spec: RunSpec, count: int) -> tuple[Slice, ...]:
     return tuple(Slice(count, chunks) for chunks in partition_chunks(count, spec.reduce.partitions))
 
 
+def slice_of(spec: RunSpec, count: int, partition: int) -> Slice:
+    """One of ``slices_of``, without making all of them."""
+    return Slice(count, chunks_of(count, spec.reduce.partitions, partition))
+
+
 def byte_range(spec: RunSpec, params: CodecParams, count: int, partition: int) -> tuple[int, int]:
-    """Bytes [start, end) of a partition in a delta."""
-    return partition_ranges(count, params, spec.reduce.partitions)[partition]
+    """Bytes [start, end) of a partition in a delta: asked for every member and partition, so it is worked out alone."""
+    return range_of(count, params, chunks_of(count, spec.reduce.partitions, partition))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from common.canonical import dumps
 from common.codec.container import HEADER_BYTES, header, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
-from common.merge.partition import PartitionMean, Ranges, reduce_partition, require_inputs, slices_of
+from common.merge.partition import PartitionMean, Ranges, reduce_partition, require_inputs, slice_of, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -90,7 +90,7 @@ class BucketMeans:
 
     def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
         spec = self._records.spec
-        where = slices_of(spec, self.count)[partition]
+        where = slice_of(spec, self.count, partition)
         mean = reduce_partition(spec, plan, SHARD, partition, where, self._opened)
         require_inputs(mean, partition, inputs_sha256)
         if lies:
