@@ -217,7 +217,8 @@ class Soak:
         """What it came to. Goodput: merged over what the miners could train while they ran, at the speed they keep."""
         state = self.rig.state
         merged, could = (state.tokens_merged if state else 0), self.online_s * SPEED
-        shown = self.losses[:: max(1, len(self.losses) // 10)]
+        told = {"revision 0" if at == 0 else f"{at_s:.0f} s": loss for at, (at_s, loss) in enumerate(self.losses)}
+        shown = list(told)[:: max(1, len(told) // 10)]
         return {
             "events": dict(self.counts),
             "commits": self.rig.head,
@@ -230,7 +231,7 @@ class Soak:
             "longest_without_commit_s": round(self.longest_still_s, 1),
             "takeovers_s": [round(one, 1) for one in self.takeovers_s],
             "restarts_by_us": self.restarts,
-            "loss": {f"{at_s:.0f} s": round(loss, 3) for at_s, loss in (*shown, *self.losses[-1:])},
+            "loss": {name: round(told[name], 3) for name in (*shown, *list(told)[-1:])},
             "most_rss_mib": {name: kib // 1024 for name, kib in self.most_rss_kib.items()},
         }
 
