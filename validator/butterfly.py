@@ -108,7 +108,9 @@ class Butterfly:
         for wrong in means.wrong:
             current.lies.setdefault(wrong.hotkey, wrong.told)
             self._lies.note(plan, wrong)
-        logger.bind(event="reduced", round=int(current.state.round)).info(
+        taken = 0 if means.reduced is None else sum(len(part.partitions) for part in means.reduced.parts)
+        facts = {"round": int(current.state.round), "taken": taken, "checked": means.checked}
+        logger.bind(event="reduced", **facts).info(
             "round {}: {}; late: {}", current.state.round, means.told, ", ".join(sorted(means.late)) or "nobody"
         )
 

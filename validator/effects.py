@@ -135,7 +135,8 @@ class Effects:
             found = await in_thread(lambda: self._merge(run, coldkeys, trial_s, means))
             if handed is not None and isinstance(found, Spoilt):
                 # An owner's lie does the same harm as a sender's delta: nobody is suspected before it is ruled out.
-                logger.warning("{}: computing all means of miners again", found.why)
+                said = logger.bind(event="means_dropped", round=int(current.state.round))
+                said.warning("{}: computing all means of miners again", found.why)
                 everything = replace(handed, drawn=frozenset(handed.deal.duties), why_drawn=found.why)
                 computed = await self._means(current, everything)
                 found = await in_thread(lambda: self._merge(run, coldkeys, trial_s, computed))

@@ -50,6 +50,8 @@ class Means:
     """Who did not hand in all that was due."""
     reduced: Reduced | None
     """What of them came from the owners; None when nothing did."""
+    checked: int
+    """How many were computed again though all owners agree: for the draw, or for what the merge did."""
     told: str
     """How many partitions came from the owners, and why the others did not."""
 
@@ -72,7 +74,7 @@ def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader:
     findings = [(shard, finding) for shard in shards for finding in gatherer.findings(shard)]
     late = frozenset(finding.hotkey for _, finding in findings if finding.code == LATE)
     wrong = tuple(gatherer.wrong(shard, finding) for shard, finding in findings if finding.code == WRONG_MEAN)
-    return Means(vectors, wrong, late, gatherer.reduced(), gatherer.told())
+    return Means(vectors, wrong, late, gatherer.reduced(), gatherer.checked, gatherer.told())
 
 
 class _Gatherer:
@@ -84,6 +86,7 @@ class _Gatherer:
         self._taken: list[Place] = []
         self._words: set[tuple[Hotkey, Sha256]] = set()
         self._why: dict[str, int] = {}
+        self.checked = 0
 
     def vector(self, shard: ShardId, slices: tuple[Slice, ...]) -> F32:
         out = np.empty(slices[-1].count, dtype=np.float32)
@@ -128,6 +131,7 @@ class _Gatherer:
         place = shard, partition
         copies = self._handed.copies.get(place, {})
         why = why_computed(self._handed, place)
+        self.checked += why == self._handed.why_drawn
         if not why:
             words = self._words | {(owner, kept.word_sha256) for owner, kept in copies.items()}
             found = self._copied(place, copies) if len(words) <= MAX_WORDS else None

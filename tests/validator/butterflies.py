@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from loguru import logger
@@ -29,6 +29,9 @@ from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World, play
 from validator.process import Validator
 from validator.scoring.reports import read_reports
+
+if TYPE_CHECKING:
+    from loguru import Message
 
 Twist = Callable[[F32], F32]
 Turn = Callable[[Validator], Awaitable[None]]
@@ -215,5 +218,22 @@ def reductions_told() -> Iterator[list[str]]:
     )
     try:
         yield lines
+    finally:
+        logger.remove(sink)
+
+
+@contextmanager
+def reduction_events() -> Iterator[list[tuple[object, ...]]]:
+    """Events of the leader: ("reduced", taken, checked) for means that it put together, and ("means_dropped",)."""
+    found: list[tuple[object, ...]] = []
+
+    def note(message: Message) -> None:
+        extra = message.record["extra"]
+        if extra.get("event") in ("reduced", "means_dropped"):
+            found.append((extra["event"], *(extra[name] for name in ("taken", "checked") if name in extra)))
+
+    sink = logger.add(note)
+    try:
+        yield found
     finally:
         logger.remove(sink)
