@@ -157,8 +157,10 @@ class Driver:
         board.carried = None
         run = board.journal.state
         passed_s = await in_thread(lambda: slot_age_s(board.store, run.run, run.turned_seq))
-        board.held = deadlines.unseen(run, passed_s, board.now_s())
-        board.members.expect(sorted(self._expected()), board.now_s())
+        board.held = deadlines.unseen(run, passed_s)
+        expected = sorted(self._expected())
+        board.members.expect(expected, board.now_s())
+        board.members.note_earlier(expected)
         await self._learn()
         await self._make_up()
         self._taken_over = True
@@ -171,6 +173,7 @@ class Driver:
         convicted = self._following.convicted()
         own = board.signer.hotkey
         before = await in_thread(lambda: known_before(board.store, run, own, convicted))
+        board.members.note_earlier(before.rates)
         board.members.learn(before.rates)
         for hotkey, bar in before.bars.items():
             board.members.bars.add(hotkey, bar)

@@ -212,7 +212,7 @@ class Leader(Process):
         self._took_over, self._before = True, None
         state, now_s = self._records.state, world.queue.now_s
         self.leads_since_s = now_s
-        self._held = unseen(state, now_s - world.turned_s, now_s)
+        self._held = unseen(state, now_s - world.turned_s)
         if state.open_round is not None:
             current = begin(state, now_s, self._held)
             self._restore(current)
@@ -221,6 +221,7 @@ class Leader(Process):
             self.current = current
         if len(state.leaders) > 1:
             self.members.expect(world.hotkeys, now_s)
+            self.members.note_earlier(world.hotkeys)
             self.members.learn(world.proven)
         world.post.news()
 
@@ -396,7 +397,7 @@ class Leader(Process):
             world.proven = self.members.proven()
             self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = carried_on(current), None
-        self._held = core.held_on(current.state, world.queue.now_s)
+        self._held = core.held_on(current.state)
         self._began("gap")
         world.post.news()
 
