@@ -1,4 +1,4 @@
-"""A leader that leaves out what it gave a receipt for: the miner complains to the other validator, and that one proves it."""
+"""A leader that leaves out what it has given a receipt for: the miner complains, the other validator proves it."""
 
 from __future__ import annotations
 
