@@ -7,7 +7,7 @@ kinds, of which each conviction has one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common import canonical
 from common.errors import Rejected
@@ -16,7 +16,7 @@ from common.records import MAX_MANIFEST_BYTES, StoredSubmission, decode_submissi
 from common.runlog.reduced import WrongMean
 from common.runlog.remerge import Difference
 from common.spec import SCHEMA
-from common.typed import from_json, to_json
+from common.typed import ADDED, from_json, to_json
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, check_sha256
 
 CONVICTION = "conviction"
@@ -63,11 +63,14 @@ class RejectedFalsely:
 
 @dataclass(frozen=True)
 class ReducedWrongly:
-    """A miner's signed mean of a partition that a commit took, since its other owners told the same, and that is not
-    the mean of the plan's deltas."""
+    """A miner's signed mean of a partition that is not the mean of the plan's deltas. The slot is the plan's."""
 
-    revision: Revision
     mean: WrongMean
+    revision: Revision | None
+    """That holds it, since all owners of the partition told the same; None when it was found before the commit."""
+    rise: float
+    """By how much that revision raises the held-out loss, in nats per token, float32, as the signer measured it; 0 when
+    there is none."""
 
 
 Fault = LeftOut | MergedWrongly | RejectedFalsely | ReducedWrongly
@@ -92,7 +95,7 @@ class Conviction:
     left_out: LeftOut | None = None
     merged_wrongly: MergedWrongly | None = None
     rejected_falsely: RejectedFalsely | None = None
-    reduced_wrongly: ReducedWrongly | None = None
+    reduced_wrongly: ReducedWrongly | None = field(default=None, metadata=ADDED)
 
     def __post_init__(self) -> None:
         check_sha256(self.slot_sha256)

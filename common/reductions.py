@@ -19,6 +19,8 @@ from common.units import Hotkey, RoundId, Sha256, ShardId, check_sha256
 
 REDUCTION = "reduction"
 MAX_REDUCTION_BYTES = 64 * 1024
+MAX_WORDS = 4096
+"""That a commit may name: about 600 KB of an entry, which may take 1 MiB."""
 MAX_COPIES = 64
 """In one hand-in: with an upload's URL for each, the answer fits."""
 
@@ -99,6 +101,8 @@ class Reduced:
         ordered = words == sorted(set(words)) and shards == sorted(set(shards))
         if not ordered or any(list(p.partitions) != sorted(set(p.partitions)) for p in self.parts):
             raise ValueError("words, shards and partitions are ordered, each once")
+        if len(words) > MAX_WORDS:
+            raise ValueError(f"a commit names at most {MAX_WORDS} words")
         if not words or not shards or not all(part.partitions for part in self.parts):
             raise ValueError("it names words and the partitions that were taken by them, or is not there")
 

@@ -1,6 +1,7 @@
 """Frozen dataclasses to and from canonical JSON, directed by their type hints.
 
-Total in both directions: every field must be there, no other may be, and every value must have its field's type.
+Total in both directions: every field must be there but those marked ``ADDED``, no other may be, and every value must
+have its field's type.
 Floats travel as float32 bits. Used for the run spec and for what the log's entries hold.
 """
 
@@ -19,10 +20,15 @@ from common.errors import Rejected
 T = TypeVar("T")
 
 
+ADDED = {"added": True}
+"""Metadata of a field that earlier versions do not write: it is None unless it says something, and then not written."""
+
+
 def to_json(value: Any) -> Json:
     """The canonical JSON value of a dataclass, tuple, mapping or scalar."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: to_json(held) for f, held in fields if held is not None or not f.metadata.get("added")}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     if isinstance(value, Mapping):
@@ -74,6 +80,7 @@ def _build_dataclass(kind: Any, value: Json, code: str, where: str) -> Any:
     table = _expect(value, dict, code, where)
     hints = _hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}
+    names -= {f.name for f in dataclasses.fields(kind) if f.metadata.get("added") and f.name not in table}
     for missing in sorted(names - table.keys()):
         raise Rejected(code, f"{where}.{missing} is missing")
     for extra in sorted(table.keys() - names):

@@ -1,9 +1,10 @@
 """A miner's duties in the butterfly: the mean of a partition, from just its byte range of every accepted delta.
 
 They come with the replies to heartbeats and are done beside the training; what a leader still asks for when it has had
-time to count it, or after a restart, is done again (``duties.py``). Memory is bounded: the means of one hand-in are
-held, of earlier ones what fits beside them, and one partition is added up at a time. Nothing here ends the process: a
-duty that can't be done is left to the leader, and the log says why.
+time to count it, or after a restart, is done again (``duties.py``). Means are handed in piece by piece (``means.py``),
+so that what is done early counts even when the rest is late. Memory is bounded: the means of one turn are held, of
+earlier ones what fits beside them, and one partition is added up at a time. Nothing here ends the process: a duty that
+can't be done is left to the leader, and the log says why.
 """
 
 from __future__ import annotations
@@ -12,29 +13,27 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 from loguru import logger
 
-from common import keys
 from common.blocking import in_thread
-from common.codec.container import HEADER_BYTES
-from common.codec.params import delta_params
 from common.errors import Rejected, RemoteError
-from common.merge.partition import PartitionMean, PartitionReducer, Slice, byte_range, slices_of
-from common.model.layout import run_layouts
+from common.merge.partition import PartitionMean
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction, sign_reduction
-from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.entries import RoundFrozen
 from common.spec import SCHEMA
 from common.store.http import HttpClient
 from common.store.port import RangeReader
 from common.store.retry import RetryPolicy
 from common.store.transfer import upload
 from common.units import RoundId, Sha256, ShardId
-from common.wire import HeartbeatReply, MeanDuty, MeanTarget
+from common.wire import HeartbeatReply, MeanTarget
 from miner.context import Context
 from miner.duties import Asked, Duties, Place, place_of
 from miner.follow import LogView
+from miner.means import PIECES, MeanMaker, Pieces
 from miner.uplink import GetClient
 
 PUT_POLICY = RetryPolicy(attempts=3)
@@ -54,7 +53,7 @@ class Reducer:
     ) -> None:
         """``client`` gives the present leader's; ``view`` the log as it was last read; ``sent`` as in ``Duties``."""
         self._context = context
-        self._reader = reader
+        self._maker = MeanMaker(context.spec, reader)
         self._client = client
         self._view = view
         self._http = http
@@ -84,55 +83,28 @@ class Reducer:
                 self._patience.relax()
 
     async def turn(self) -> None:
-        """One hand-in of what was asked for last, if it is due; when more is due, the next reply asks again."""
+        """Of what was asked for last and is due, as much as may be held; for more the next reply asks again."""
         asked, opened = self._newest, self._view().state.open_round
         if asked is None or opened is None or opened.plan is None or opened.plan_sha256 != asked.view.plan_sha256:
             return  # the log is not there yet, or has gone on: the next reply tells
         plan, over = opened.plan, threading.Event()
-        duties = self._duties.next(asked, lambda duty: self._slice(duty).mean_bytes)
+        duties = self._duties.next(asked, lambda duty: self._maker.slice_of(duty).mean_bytes)
         if not duties:
             return  # the reply was made before the leader counted what was handed in
         try:
             async with asyncio.timeout(asked.view.seconds_left):
                 held = {place_of(duty): mean for duty in duties if (mean := self._duties.held(duty)) is not None}
                 missing = [duty for duty in duties if place_of(duty) not in held]
-                made = await in_thread(lambda: self._compute(plan, missing, over))
-                self._duties.hold(asked, made)
-                await self._hand_in(plan, asked, held | made, over)
+                made = self._maker.means(plan, Sha256(asked.view.plan_sha256), missing, over)
+                piece_s = asked.view.seconds_left / PIECES
+                pieces = Pieces(chain(held.items(), made), piece_s, self._context.clock.monotonic_s)
+                while piece := await in_thread(pieces.next):
+                    self._duties.hold(asked, piece)
+                    await self._hand_in(plan, asked, piece, over)
         except TimeoutError:
             logger.warning("round {}: the time to reduce is over; the leader does the rest", plan.round)
         finally:
             over.set()
-
-    def _compute(self, plan: RoundFrozen, duties: list[MeanDuty], over: threading.Event) -> dict[Place, PartitionMean]:
-        """In a thread."""
-        return {place_of(duty): self._mean(plan, duty, self._slice(duty), over) for duty in duties}
-
-    def _slice(self, duty: MeanDuty) -> Slice:
-        spec = self._context.spec
-        layouts = run_layouts(spec.model, spec.num_shards)
-        if duty.shard >= len(layouts) or duty.partition >= spec.reduce.partitions:
-            raise Rejected("bad_duty", f"there is no partition {duty.partition} of shard {duty.shard}")
-        return slices_of(spec, layouts[duty.shard].total)[duty.partition]
-
-    def _mean(self, plan: RoundFrozen, duty: MeanDuty, where: Slice, over: threading.Event) -> PartitionMean:
-        reducer = PartitionReducer(self._context.spec, plan, ShardId(duty.shard), where)
-        for member in reducer.members:
-            if over.is_set():
-                raise Rejected("too_late", "nobody waits for it any more")
-            reducer.add(*self._read(member, duty.partition, where.count))
-        mean = reducer.finish()
-        if mean.inputs_sha256 != duty.inputs_sha256:
-            raise Rejected("wrong_inputs", f"partition {duty.partition} was read otherwise than the leader has it")
-        return mean
-
-    def _read(self, member: PlanMember, partition: int, count: int) -> tuple[bytes, bytes]:
-        """A member's header and the bytes of its range; all members' together are proved by what the leader gave."""
-        spec, size = self._context.spec, member.delta.size_bytes
-        key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-        start, end = byte_range(spec, delta_params(spec.codec, member.base_revision), count, partition)
-        header = self._reader.fetch_range(key, start=0, end=HEADER_BYTES, size_bytes=size)
-        return header, self._reader.fetch_range(key, start=start, end=end, size_bytes=size)
 
     async def _hand_in(
         self, plan: RoundFrozen, asked: Asked, means: dict[Place, PartitionMean], over: threading.Event

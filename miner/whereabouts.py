@@ -18,8 +18,10 @@ from common.clock import Clock
 from common.errors import Rejected, RemoteError
 from common.runlog.owned import location_of_move
 from common.runlog.state import RunState
+from common.store.http import HttpClient
 from common.store.place import BucketPlace
 from common.store.reader import HttpReader
+from miner.means import READS_AT_A_TIME
 from miner.places import StoragePlace
 
 
@@ -35,7 +37,7 @@ class Whereabouts:
         self._storage = StoragePlace.of(location)
         self._asked_s: float | None = None
         self._told = ""
-        self.reader = HttpReader(base_url(location))
+        self.reader = HttpReader(base_url(location), http=HttpClient(connections=READS_AT_A_TIME))
 
     def place(self) -> BucketPlace:
         """The bucket that is read and written now."""

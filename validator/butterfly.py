@@ -22,33 +22,31 @@ from common.blocking import in_thread
 from common.chain.port import ChainPort
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import SignedRecord
-from common.merge.butterfly import WRONG_MEAN, placement_seed
+from common.merge.butterfly import placement_seed
 from common.reductions import MAX_COPIES, Copy, Reduction, open_reduction, require_signer
 from common.runlog.entries import RoundFrozen
 from common.store.port import MAX_PRESIGN_S
-from common.units import Hotkey, RoundId, Sha256, sha256_hex
+from common.units import Hotkey, Sha256, sha256_hex
 from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, UploadTarget
 from validator.api.security import Caller
+from validator.audits.convictions import Accused
 from validator.board import Board
 from validator.dealing import candidates, deal_of, drawn, proofs_of, unheard_senders
+from validator.lies import Lies
 from validator.means import Handed, Means
 from validator.outages import only_facts
 from validator.reducing import Reducing
 from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 
-REDUCE_SHARE = 1 / 4
-"""Of what is left of the time to finish a round: so long the leader waits for the owners, and can do it alone then."""
-BARRED_ROUNDS = 16
-"""For which a miner that handed in a wrong mean gets no duties."""
-
 
 class Butterfly:
     """The reduction by miners, for one process. The event loop owns it."""
 
-    def __init__(self, board: Board, chain: ChainPort, entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, board: Board, chain: ChainPort, entropy: Callable[[int], bytes], lies: Lies) -> None:
         """``entropy`` draws what is computed again."""
         self._board = board
+        self._lies = lies
         self._chain = chain
         self._entropy = entropy
         self._reducing: Reducing | None = None
@@ -66,7 +64,9 @@ class Butterfly:
         if plan is None or plan_sha256 is None or plan.attempt > 0:
             return ""
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
-            self._begin(Reducing(plan.round, plan_sha256, self._deadline_s(current)))
+            now_s = self._board.now_s()
+            left_s = seconds_left(current.state, now_s, current.policy)
+            self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
         if reducing.closed or self._board.now_s() >= reducing.deadline_s:
@@ -93,21 +93,17 @@ class Butterfly:
 
     def judge(self, current: Round, means: Means) -> None:
         """Name who handed in what is wrong, and who was late."""
-        late: set[Hotkey] = set()
-        for shard, findings in means.findings.items():
-            for finding in findings:
-                if finding.code == WRONG_MEAN:
-                    told = (
-                        f"wrong mean of partition {finding.partition} of shard {shard}: "
-                        f"{finding.found} instead of {finding.computed}"
-                    )
-                    logger.bind(event=WRONG_MEAN, hotkey=finding.hotkey).error("{}: {}", finding.hotkey, told)
-                    current.lies.setdefault(finding.hotkey, told)
-                    self._board.members.bar(finding.hotkey, RoundId(current.state.round + BARRED_ROUNDS))
-                else:
-                    late.add(finding.hotkey)
+        run, opened = self._board.journal.state, current.opened
+        assert opened.frozen_seq is not None, "a plan was merged"
+        assert opened.plan_sha256 is not None, "a plan was merged"
+        leader = run.led_at(opened.frozen_seq)
+        assert leader is not None, "whoever writes a plan leads"
+        plan = Accused(leader, current.state.round, opened.frozen_seq, opened.plan_sha256)
+        for wrong in means.wrong:
+            current.lies.setdefault(wrong.hotkey, wrong.told)
+            self._lies.note(plan, wrong)
         logger.bind(event="reduced", round=int(current.state.round)).info(
-            "round {}: {}; late: {}", current.state.round, means.told, ", ".join(sorted(late)) or "nobody"
+            "round {}: {}; late: {}", current.state.round, means.told, ", ".join(sorted(means.late)) or "nobody"
         )
 
     # What miners see and send.
@@ -199,10 +195,6 @@ class Butterfly:
         self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
         self._asked_s, self._hands = -math.inf, {}
 
-    def _deadline_s(self, current: Round) -> float:
-        now_s = self._board.now_s()
-        return now_s + REDUCE_SHARE * seconds_left(current.state, now_s, current.policy)
-
     async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
         """Go on with the deal, beside the driver's looks: the chain and the storage may take their time."""
         if reducing.deal is not None:
@@ -240,7 +232,7 @@ class Butterfly:
         seed = placement_seed(reducing.plan_sha256, block_hash)
         deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
         if not reducing.closed:
-            reducing.begin(deal)
+            reducing.begin(deal, self._board.now_s())
         logger.info(
             "round {}: {} partitions go to {} miners, by block {}",
             plan.round,

@@ -34,7 +34,7 @@ def candidates(board: Board, current: Round, plan: RoundFrozen) -> list[Candidat
         coldkey = coldkeys.get(hotkey) or (seat.coldkey if seat else None)
         if member is None or coldkey is None or not board.members.is_live(member, now_s):
             continue
-        if member.barred_until <= plan.round:
+        if board.members.barred_until(hotkey) <= plan.round:
             network, asn = network_of(member.host), board.asns.asn_of(member.host)
             found[hotkey] = Candidate(hotkey, coldkey, network, asn)
     return list(found.values())

@@ -5,12 +5,14 @@ Invariants:
 - All that is decided rests on the log's state; after a lost reply, a restart or a takeover the same facts lead to the
   same next step, and an entry is never appended twice.
 - Losing the lead is no error: the driver follows the log and tries again when the lease allows it.
+- A leader that no miner reaches gives the lead up for a while, if another validator may lead.
 - Storage away is a holding pattern: nothing is decided, deadlines stand still, attempts back off, nothing is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from loguru import logger
 
@@ -22,11 +24,12 @@ from common.runlog.rules import REFUSALS
 from common.runlog.writer import LostSlot
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
 from common.units import Hotkey, Revision
+from validator.alone import Alone, Facts
 from validator.board import Board
 from validator.collecting import Collector
 from validator.effects import Effects
 from validator.following import Following
-from validator.handover import proven_before
+from validator.handover import known_before
 from validator.holding import Holding
 from validator.nextround import NextRound
 from validator.obeying import Obeying
@@ -53,6 +56,8 @@ class Driver:
         self.collector = Collector(board)
         self._next = NextRound(board, self._obeying, self._holding, until_revision, self.collector)
         self._open = OpenRound(board, effects, scorer)
+        self._alone = Alone(board.spec.round.member_timeout_s)
+        self._until = until_revision
         self._taken_over = False
 
     async def run(self) -> None:
@@ -107,6 +112,9 @@ class Driver:
         if refusal := self._following.refusal():
             board.leadership.resign(refusal)
             return 0.0
+        if lonely := self._alone.lonely(self._company()):
+            board.leadership.resign(lonely)
+            return 0.0
         if not self._taken_over:
             await self._take_over()
         order = await self._obeying.due()
@@ -120,7 +128,7 @@ class Driver:
         board = self._board
         self._taken_over = False
         board.round = None
-        refusal = READ_ONLY if board.read_only else self._following.refusal()
+        refusal = READ_ONLY if board.read_only else self._following.refusal() or self._alone.away(board.now_s())
         if refusal:
             await board.leadership.stand_by(refusal)
         elif await board.leadership.try_lead():
@@ -129,6 +137,13 @@ class Driver:
         why = self._following.refusal() or board.leadership.reason
         self._board.say(f"following, {self._following.progress()}: {why}")
         return 0.0 if more else timeouts.FOLLOWER_LOOK_S
+
+    def _company(self) -> Facts:
+        board, run = self._board, self._board.journal.state
+        merging = run.open_round is not None and run.open_round.plan is not None
+        done = self._until is not None and run.head >= self._until
+        others = len({*run.validators} - {board.signer.hotkey})
+        return Facts(board.now_s(), board.members.beat_s, others, merging or done)
 
     async def _take_over(self) -> None:
         """Everything that a leader needs, from log and bucket."""
@@ -153,14 +168,17 @@ class Driver:
             board.members.support(reports.supported(board.standing.report))
         convicted = self._following.convicted()
         own = board.signer.hotkey
-        board.members.learn(await in_thread(lambda: proven_before(board.store, run, own, convicted)))
+        before = await in_thread(lambda: known_before(board.store, run, own, convicted))
+        board.members.learn(before.rates)
+        for hotkey, until in before.bars.items():
+            board.members.bar(hotkey, until)
 
     async def _make_up(self) -> None:
         """Score the committed rounds whose reports are missing, oldest first."""
         board, run = self._board, self._board.journal.state
         for missing in await in_thread(lambda: unreported(run, board.reader, board.standing.reported_round)):
             if not self._following.is_wrong(missing.run.head):
-                self._scorer.add(missing)
+                self._scorer.add(replace(missing, lies=self._following.lies_of(missing.round)))
 
     def _expected(self) -> set[Hotkey]:
         """Who may be at work: who was in the last report, or before the first one every seat but the validators'."""

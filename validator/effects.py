@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -45,6 +45,13 @@ LEAST_LOOK_S = 1.0
 """For a look that comes when the time for reading is over: enough for what is at hand."""
 TRIAL_SHARE = 1 / (2 * MAX_ATTEMPTS)
 """Of the time to finish a round: what one search for suspects may take."""
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """The merge does harm, and means that miners handed in are a part of it: so it says nothing of the deltas yet."""
+
+    why: str
 
 
 class Effects:
@@ -115,24 +122,25 @@ class Effects:
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""
         run = self._board.journal.state
-        until_s = self._board.now_s() + TRIAL_SHARE * current.policy.finish_deadline_s
         try:
             coldkeys = current.judgement.coldkeys if current.judgement else {}
+            trial_s = TRIAL_SHARE * current.policy.finish_deadline_s
             handed = self._butterfly.close(current) if self._butterfly else None
             means = None if handed is None else await self._means(current, handed)
-            found = await in_thread(lambda: self._merge(run, coldkeys, until_s, means))
-            if handed is not None and isinstance(found, Trouble) and not found.evidence:
+            found = await in_thread(lambda: self._merge(run, coldkeys, trial_s, means))
+            if handed is not None and isinstance(found, Spoilt):
                 # An owner's lie does the same harm as a sender's delta: nobody is suspected before it is ruled out.
-                logger.warning("with the means of miners the merge does harm: computing all of them here")
-                computed = await self._means(current, replace(handed, drawn=frozenset(handed.deal.duties)))
-                found = await in_thread(lambda: self._merge(run, coldkeys, until_s, computed))
+                logger.warning("{}: computing all means of miners again", found.why)
+                everything = replace(handed, drawn=frozenset(handed.deal.duties), why_drawn=found.why)
+                computed = await self._means(current, everything)
+                found = await in_thread(lambda: self._merge(run, coldkeys, trial_s, computed))
         except Rejected as refusal:
             logger.error("round {} can't be merged: {}", current.state.round, refusal)
             current.give_up(refusal.code, refusal.message)
             return
         if isinstance(found, Trouble):
             self._note_trouble(current, run, found)
-        else:
+        elif isinstance(found, merging.Merged):
             current.merged = found
 
     async def _means(self, current: Round, handed: Handed) -> Means | None:
@@ -219,9 +227,8 @@ class Effects:
     # In the worker thread.
 
     def _merge(
-        self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], until_s: float, means: Means | None
-    ) -> merging.Merged | Trouble:
-        """Trouble without evidence: what miners handed in is a part of it, so that it says nothing of the deltas."""
+        self, run: RunState, coldkeys: Mapping[Hotkey, Coldkey], trial_s: float, means: Means | None
+    ) -> merging.Merged | Trouble | Spoilt:
         board, opened = self._board, run.open_round
         assert opened is not None
         assert opened.plan is not None
@@ -236,8 +243,9 @@ class Effects:
                 raise
             told = str(refusal)
         if told and means is not None and means.reduced is not None:
-            return Trouble(())
+            return Spoilt(told)
         if told:
+            until_s = board.now_s() + trial_s
             search = Search(board.spec, coldkeys, base_loss, lambda m: self._loss_alone(base, m), board.now_s, until_s)
             return examine(plan, told, search)
         losses = f"takes the held-out loss from {base_loss:.3f} to {new_loss:.3f}"

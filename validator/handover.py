@@ -1,14 +1,16 @@
-"""What a new leader takes over from those before it: the rates that miners have proven.
+"""What a new leader takes over from those before it: the rates that miners have proven, and who is barred.
 
 Who follows hears no heartbeats, so nothing is proven to it, and the cap on unproven claims would cut the work of every
-honest machine in the very round that is taken over. The reports of earlier leaders say what was proven to them.
+honest machine in the very round that is taken over. The reports of earlier leaders say what was proven to them, and
+which miners reduce nothing for a while, since they handed in wrong means.
 Invariants: what was proven to this validator itself stands above anybody's word; a leader that was convicted here is
 not asked. Source: DESIGN.md, sections 4 and 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from common.runlog.state import RunState
 from common.units import Hotkey
@@ -19,13 +21,25 @@ MOST_ASKED = 3
 """Earlier leaders whose newest report is read, the last one first: rates of long ago say little."""
 
 
-def proven_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Collection[Hotkey]) -> dict[Hotkey, float]:
-    """Tokens per second proven to earlier leaders; the later leader's word counts. Blocking; ``Retryable``."""
+@dataclass(frozen=True)
+class Before:
+    """What earlier leaders have reported."""
+
+    rates: Mapping[Hotkey, float]
+    """Tokens per second that were proven; the later leader's word counts."""
+    bars: Mapping[Hotkey, int]
+    """Before which round who reduces nothing."""
+
+
+def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Collection[Hotkey]) -> Before:
+    """From the newest reports of the last few leaders but ``own`` and ``convicted``. Blocking; ``Retryable``."""
     earlier = dict.fromkeys(leader.hotkey for leader in reversed(run.leaders))
     asked = [hotkey for hotkey in earlier if hotkey != own and hotkey not in convicted][:MOST_ASKED]
     rates: dict[Hotkey, float] = {}
+    bars: dict[Hotkey, int] = {}
     for hotkey in asked:
         newest = reports.find_reports(store, run.spec.run, hotkey).newest
         if newest is not None:
             rates = {**reports.proven(newest), **rates}
-    return rates
+            bars = {**reports.barred(newest), **bars}
+    return Before(rates, bars)

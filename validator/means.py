@@ -16,10 +16,11 @@ from loguru import logger
 from common import keys
 from common.codec.params import F32, delta_params
 from common.errors import RemoteError
-from common.merge.butterfly import Finding, findings_of, must_compute
+from common.merge.butterfly import LATE, WRONG_MEAN, Finding, findings_of, must_compute
 from common.merge.partition import PartitionReducer, Slice, byte_range, slices_of
-from common.reductions import Reduced, TakenParts, UsedWord
+from common.reductions import MAX_WORDS, Reduced, TakenParts, UsedWord
 from common.runlog.entries import PlanMember, RoundFrozen
+from common.runlog.reduced import WrongMean
 from common.runlog.remerge import read_delta
 from common.spec import RunSpec
 from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
@@ -36,6 +37,7 @@ class Handed:
     copies: Mapping[Place, Mapping[Hotkey, Kept]]
     drawn: frozenset[Place]
     """Computed again though the copies agree."""
+    why_drawn: str = "the draw"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Means:
     """What comes of it."""
 
     vectors: Mapping[ShardId, F32]
-    findings: Mapping[ShardId, tuple[Finding, ...]]
+    wrong: tuple[WrongMean, ...]
+    late: frozenset[Hotkey]
+    """Who did not hand in all that was due."""
     reduced: Reduced | None
     """What of them came from the owners; None when nothing did."""
     told: str
@@ -59,8 +63,10 @@ def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader:
     gatherer = _Gatherer(spec, handed, reader)
     shards = sorted(handed.deal.proofs)
     vectors = {shard: gatherer.vector(shard, slices_of(spec, counts[shard])) for shard in shards}
-    findings = {shard: gatherer.findings(shard) for shard in shards}
-    return Means(vectors, findings, gatherer.reduced(), gatherer.told())
+    findings = [(shard, finding) for shard in shards for finding in gatherer.findings(shard)]
+    late = frozenset(finding.hotkey for _, finding in findings if finding.code == LATE)
+    wrong = tuple(gatherer.wrong(shard, finding) for shard, finding in findings if finding.code == WRONG_MEAN)
+    return Means(vectors, wrong, late, gatherer.reduced(), gatherer.told())
 
 
 class _Gatherer:
@@ -70,6 +76,7 @@ class _Gatherer:
         self._reader = reader
         self._computed: dict[Place, Sha256] = {}
         self._taken: list[Place] = []
+        self._words: set[tuple[Hotkey, Sha256]] = set()
         self._why: dict[str, int] = {}
 
     def vector(self, shard: ShardId, slices: tuple[Slice, ...]) -> F32:
@@ -89,17 +96,21 @@ class _Gatherer:
         computed = {partition: sha256 for (of, partition), sha256 in self._computed.items() if of == shard}
         return findings_of(duties, copies, computed)
 
+    def wrong(self, shard: ShardId, finding: Finding) -> WrongMean:
+        """A finding with the word that proves it."""
+        assert finding.found is not None, "what was not handed in is late"
+        assert finding.computed is not None, "what is wrong was compared"
+        word = self._handed.copies[shard, finding.partition][finding.hotkey].word_sha256
+        return WrongMean(finding.hotkey, shard, finding.partition, word, finding.found, finding.computed)
+
     def reduced(self) -> Reduced | None:
         """What the commit has to name."""
-        words = {
-            (owner, kept.word_sha256) for place in self._taken for owner, kept in self._handed.copies[place].items()
-        }
         shards = sorted({shard for shard, _ in self._taken})
         parts = tuple(
             TakenParts(shard, tuple(sorted(partition for of, partition in self._taken if of == shard)))
             for shard in shards
         )
-        return Reduced(tuple(UsedWord(*word) for word in sorted(words)), parts) if parts else None
+        return Reduced(tuple(UsedWord(*word) for word in sorted(self._words)), parts) if parts else None
 
     def told(self) -> str:
         whole = len(self._handed.deal.duties)
@@ -112,13 +123,15 @@ class _Gatherer:
         duty, copies = self._handed.deal.duties[place], self._handed.copies.get(place, {})
         why = must_compute(duty, {owner: kept.copy.mean.sha256 for owner, kept in copies.items()})
         if not why and place in self._handed.drawn:
-            why = "the draw"
+            why = self._handed.why_drawn
         if not why:
-            found = self._copied(place, copies)
+            words = self._words | {(owner, kept.word_sha256) for owner, kept in copies.items()}
+            found = self._copied(place, copies) if len(words) <= MAX_WORDS else None
             if found is not None:
                 self._taken.append(place)
+                self._words = words
                 return found
-            why = "copies that can't be had"
+            why = "copies that can't be had" if len(words) <= MAX_WORDS else "too many words to name"
         self._why[why] = self._why.get(why, 0) + 1
         mean = self._compute(shard, partition, where)
         self._computed[place] = sha256_hex(mean.tobytes())

@@ -44,8 +44,6 @@ class Member:
     uplink: Uplink = field(default_factory=Uplink)
     host: str = ""
     """Address that its newest heartbeat came from, as our connection shows it."""
-    barred_until: int = 0
-    """Before this round it reduces nothing, since it handed in a wrong mean."""
     met_s: float = 0.0
     """When this process first heard from it; 0 before."""
     missed: int = 0
@@ -61,7 +59,10 @@ class Members:
         self._overlap = overlap
         self._most = most
         self._members: dict[Hotkey, Member] = {}
+        self._bars: dict[Hotkey, int] = {}
         self._ordered: list[Member] | None = None
+        self.beat_s: float | None = None
+        """When the newest heartbeat of anybody came; None before the first."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -110,6 +111,7 @@ class Members:
 
     def hear(self, hotkey: Hotkey, beat: Heartbeat, now_s: float) -> None:
         """Take in a heartbeat that arrived now."""
+        self.beat_s = now_s
         member = self._meet(hotkey, now_s)
         before, before_s = member.beat, member.heard_s
         member.heard_s = now_s
@@ -129,10 +131,12 @@ class Members:
             member.host = host
 
     def bar(self, hotkey: Hotkey, until: int) -> None:
-        """It reduces nothing before round ``until``."""
-        member = self._members.get(hotkey)
-        if member is not None:
-            member.barred_until = max(member.barred_until, until)
+        """It reduces nothing before round ``until``, whether it was heard of or not."""
+        self._bars[hotkey] = max(self._bars.get(hotkey, 0), until)
+
+    def barred_until(self, hotkey: Hotkey) -> int:
+        """Before this round it reduces nothing, since it handed in a wrong mean; 0: it never did."""
+        return self._bars.get(hotkey, 0)
 
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""

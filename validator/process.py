@@ -45,6 +45,7 @@ from validator.headsonchain import HeadGuard, HeadsOnChain
 from validator.intake import Intake
 from validator.journal import Journal
 from validator.leadership import Leadership
+from validator.lies import Lies
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
@@ -120,9 +121,10 @@ def assemble(parts: Parts) -> Validator:
     intake = Intake(board, uploads)
     convictions = Convictions(board.reports, parts.spec.run, parts.signer)
     convictions.adopt()
-    following = Following(board, heads, scorer, plans, convictions)
+    lies = Lies(board.members, convictions)
+    following = Following(board, heads, scorer, plans, convictions, lies)
     complaints = Complaints(board, plans, convictions)
-    butterfly = Butterfly(board, parts.chain, parts.entropy) if parts.spec.reduce.kind == "butterfly" else None
+    butterfly = Butterfly(board, parts.chain, parts.entropy, lies) if parts.spec.reduce.kind == "butterfly" else None
     service = ValidatorService(board, intake, parts.version, complaints, convictions, butterfly)
     effects = Effects(board, heads, intake, scorer, uploads, butterfly)
     driver = Driver(board, effects, scorer, following, parts.until_revision)

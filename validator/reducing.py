@@ -1,7 +1,8 @@
 """What a leader knows of the owners' work on one plan: who has which duty, what is announced, what is there. Pure.
 
 Invariants: nobody hands in what is not its duty, and of each of its duties one hash, the first that it announces; so
-what an owner can make the leader keep, or put into the bucket, is bounded by its duties. Once closed, nothing changes.
+what an owner can make the leader keep, or put into the bucket, is bounded by its duties. It may hand them in by several
+words. Once closed, nothing changes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from common.errors import Rejected
 from common.merge.butterfly import Duty
 from common.reductions import Copy, Reduction
 from common.units import Hotkey, RoundId, Sha256, ShardId
+from validator.round.deadlines import reduce_until_s
 
 Place = tuple[ShardId, int]
 """A shard and one of its partitions."""
@@ -46,19 +48,27 @@ class Deal:
 class Reducing:
     """The reduction of one plan by its owners."""
 
-    def __init__(self, round_id: RoundId, plan_sha256: Sha256, deadline_s: float) -> None:
+    def __init__(self, round_id: RoundId, plan_sha256: Sha256, planned_s: float, left_s: float) -> None:
+        """``left_s`` were left to finish the round at ``planned_s``."""
         self.round = round_id
         self.plan_sha256 = plan_sha256
-        self.deadline_s = deadline_s
+        self.planned_s = planned_s
         self.deal: Deal | None = None
         self.closed = False
+        self._left_s = left_s
+        self._dealt_s: float | None = None
         self._of: dict[Hotkey, list[Place]] = {}
         self._announced: dict[tuple[Hotkey, Place], Copy] = {}
         self._there: dict[tuple[Hotkey, Place], Kept] = {}
 
-    def begin(self, deal: Deal) -> None:
+    @property
+    def deadline_s(self) -> float:
+        """Until then the leader waits: for the deal, and once that is there for the owners."""
+        return reduce_until_s(self.planned_s, self._left_s, self._dealt_s)
+
+    def begin(self, deal: Deal, now_s: float) -> None:
         """Duties are dealt."""
-        self.deal = deal
+        self.deal, self._dealt_s = deal, now_s
         for place, duty in deal.duties.items():
             for owner in duty.owners:
                 self._of.setdefault(owner, []).append(place)

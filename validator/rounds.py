@@ -183,13 +183,8 @@ def unreported(run: RunState, reader: ObjectReader, reported: RoundId | None) ->
     return [finished for finished in found if finished is not None]
 
 
-def finished_as_committed(
-    run: RunState, reader: ObjectReader, node: RevisionNode, lies: Mapping[Hotkey, str] | None = None
-) -> Finished | None:
-    """A committed round, with the log as if its revision were the head still; None when its plan can't be read.
-
-    ``lies`` are those of its miners that were found in it.
-    """
+def finished_as_committed(run: RunState, reader: ObjectReader, node: RevisionNode) -> Finished | None:
+    """A committed round, with the log as if its revision were the head still; None when its plan can't be read."""
     assert node.round is not None
     assert node.parent is not None
     try:
@@ -198,4 +193,4 @@ def finished_as_committed(
         logger.error("round {} has no report and can't get one: {}", node.round, refusal)
         return None
     then = replace(run, head=node.revision)
-    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256, lies or {})
+    return Finished(then, node.round, node.parent, True, plan.members, node.plan_sha256)

@@ -136,8 +136,8 @@ def verify(
     if place.spec_sha256 is None:
         typer.echo("the spec's hash on chain is not known here (--spec-sha256): the genesis has to vouch for it")
     report = verify_run(place.listing_store(), place.run, place.spec_sha256, typer.echo, heads, place.at)
-    for found in report.convictions:
-        typer.echo(told_again(place, found))
+    for line in told_again(place, report.convictions, report.unheard):
+        typer.echo(line)
     for line in summary(report):
         typer.echo(line)
 

@@ -26,10 +26,12 @@ from common.runlog.state import RunState
 from common.runlog.writer import LogWriter
 from common.spec import MAX_SPEC_BYTES, RunSpec, spec_hash
 from common.store.config import StorageConfig, load_config
+from common.store.http import HttpClient
 from common.store.place import BucketPlace
 from common.store.probe import probe_bucket
 from common.store.reader import HttpReader
 from common.store.s3 import S3Store
+from common.store.transfer import upload
 from validator.run_create import location_of, publish
 from validator.run_heads import ChainPlace, chain_of, with_chain
 from validator.run_leaders import owner_folder
@@ -95,7 +97,12 @@ def _move(place: Place, new: S3Store, spec: RunSpec, owner: KeypairSigner, entry
         writer = LogWriter(old, spec, owner, clock, here=lambda: entry.source)
         return append_owned(writer, before, data, "the owner moves the run to another bucket")
 
-    return move_run(Buckets(old, new, spec), entry, append, lambda: time.sleep(SETTLE_S), typer.echo)
+    http = HttpClient()
+    try:
+        buckets = Buckets(old, new, spec, lambda put, body: upload(put.url, put.headers, body, http=http))
+        return move_run(buckets, entry, append, lambda: time.sleep(SETTLE_S), typer.echo)
+    finally:
+        http.close()
 
 
 def _check_public(new: S3Store, spec: RunSpec, target: BucketPlace) -> None:

@@ -162,7 +162,7 @@ class Scorer:
                 member.account,
                 member.beat.tokens_per_s if member.beat else 0.0,
                 member.proven_rate or 0.0,
-                member.barred_until,
+                board.members.barred_until(member.hotkey),
             )
             for member in board.members
             if member.account != Account()

@@ -13,6 +13,7 @@ import itertools
 import random
 import secrets
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ from validator.round.deadlines import Deadlines
 from validator.scoring.evaluate import Evaluator
 
 T = TypeVar("T")
+TOLD_EVERY_S = 60.0
+"""A start that waits says so at least so often."""
 PATIENCE = RetryPolicy()
 """Between two tries at the start, of which there is no last one."""
 LOG_PATIENCE = Patience(RetryPolicy(attempts=3))
@@ -118,12 +121,12 @@ async def run_validator(settings: Start) -> None:
 
 
 async def _prepare(settings: Start, signer: KeypairSigner, chain: ChainPort, published: Endpoint) -> Validator:
-    location = await patiently(lambda: find_run(chain, settings.netuid), "the chain")
+    location = await patiently(lambda: find_run(chain, settings.netuid), "the chain", 4 * CHAIN_CALL_S)
     store = await _open_store(location, settings.storage)
     reader = StoreReader(store)
     spec = await patiently(lambda: in_thread(lambda: load_spec(reader, location)), "the storage")
     check_spec(spec, settings.netuid)
-    await patiently(lambda: check_seat(chain, settings.netuid, signer.hotkey), "the chain")
+    await patiently(lambda: check_seat(chain, settings.netuid, signer.hotkey), "the chain", 4 * CHAIN_CALL_S)
     dataset = await patiently(
         lambda: in_thread(lambda: ensure_dataset(reader, spec.data.dataset, settings.cache)), "the storage"
     )
@@ -218,18 +221,20 @@ async def check_seat(chain: ChainPort, netuid: int, hotkey: Hotkey) -> None:
         raise SetupError(f"hotkey {hotkey} has no seat on subnet {netuid}: register it first")
 
 
-async def patiently(action: Callable[[], Awaitable[T]], what: str) -> T:
-    """Repeat over passing faults for as long as they last, and say each once. SetupError for refusals."""
-    told = ""
+async def patiently(action: Callable[[], Awaitable[T]], what: str, limit_s: float | None = None) -> T:
+    """Repeat over passing faults for as long as they last, and say each once, and again now and then. SetupError for
+    refusals. ``limit_s`` is for one try whose parts have no limits of their own: a long log may take its time."""
+    told, told_s = "", 0.0
     for failures in itertools.count(1):
         try:
-            return await asyncio.wait_for(action(), 4 * CHAIN_CALL_S)
+            return await asyncio.wait_for(action(), limit_s)
         except Rejected as refusal:
             raise SetupError(f"{what}: {refusal}") from refusal
         except (Retryable, TimeoutError) as fault:
             found = str(fault) or "no answer in time"
-            logger.log("DEBUG" if found == told else "WARNING", "waiting for {}: {}", what, found)
-            told = found
+            again = found == told and time.monotonic() - told_s < TOLD_EVERY_S
+            logger.log("DEBUG" if again else "WARNING", "waiting for {}: {}", what, found)
+            told, told_s = found, told_s if again else time.monotonic()
             await asyncio.sleep(PATIENCE.wait_s(failures, getattr(fault, "retry_after_s", None), random.random))
     raise AssertionError("unreachable")
 

@@ -225,6 +225,8 @@ def _check_canonical(codes: I64, indices: I64, negative: Bool, upper: Bool, vali
     real = min(density, valid)
     if valid < CHUNK and (indices[:, real - 1] >= valid).any():
         raise Rejected("bad_indices", "a record names a position past the vector's end in place of one before it")
+    if real < density and (indices != np.arange(density)).any():
+        raise Rejected("non_canonical", "a record names a position past the end that is not the first possible")
     if negative[:, real:].any() or upper[:, real:].any():
         raise Rejected("non_canonical", "a record gives a value to a position past the vector's end")
     two = codes[:, 0] < codes[:, 1]

@@ -6,7 +6,7 @@ writers never produce the same bytes and no history can be spliced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from common import canonical
@@ -17,7 +17,7 @@ from common.records import ObjectRef
 from common.reductions import Reduced
 from common.spec import SCHEMA
 from common.store.place import BucketPlace
-from common.typed import from_json, to_json
+from common.typed import ADDED, from_json, to_json
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, Uid, check_sha256, sha256_hex
 
 LOG = "log"
@@ -119,7 +119,7 @@ class RevisionCommitted:
     parent: Revision
     tokens_merged: int
     shards: tuple[ShardState, ...]
-    reduced: Reduced | None = None
+    reduced: Reduced | None = field(default=None, metadata=ADDED)
     """What was taken from miners; None when the leader computed all of it."""
 
 

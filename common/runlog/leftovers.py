@@ -108,7 +108,7 @@ def _verify_object(work: Work, state: RunState, info: ObjectInfo, parts: KeyPart
         checks.check_report_facts(report, work.told.ended[report.round])
         work.reported.add(report.round)
     elif parts.kind == "conviction":
-        work.convictions.append(checks.check_conviction(state, parts, body))
+        work.heard.add(checks.check_conviction(state, parts, body))
     else:
         assert parts.kind == "lease", "spec and log were read before"
         checks.check_lease(state, body)

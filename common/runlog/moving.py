@@ -3,7 +3,7 @@
 The owner's ``storage_moved`` is the last entry that counts in the bucket it leaves; the log goes on at the next slot in
 the other one. In between nobody writes: whoever has read the entry writes nothing more where it was, and takes the new
 bucket only once that very slot is there, behind all the rest. Every step may be done again: a copy that is cut off at
-any point is continued by the same call.
+any point is continued by the same call, a large object from the part where it stood.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from common.runlog.entries import StorageMoved
 from common.runlog.reader import LogReader
 from common.runlog.state import RunState
 from common.spec import RunSpec
+from common.store.copying import PartCopier, Send
+from common.store.multipart import PART_BYTES
 from common.store.place import BucketPlace
 from common.store.port import ObjectInfo, ObjectMissing, ObjectStore, PreconditionFailed
 from common.store.reader import StoreReader
 from common.units import Sha256, format_bytes, sha256_hex
 
 WORKERS = 8
-MAX_OBJECT_BYTES = 5 << 30
-"""What S3 takes in one put."""
+"""Objects at a time: no more than so many parts are in memory, a few times over."""
 Say = Callable[[str], None]
 Append = Callable[[RunState, StorageMoved], RunState]
 
@@ -38,6 +39,10 @@ class Buckets:
     old: ObjectStore
     new: ObjectStore
     spec: RunSpec
+    send: Send
+    """Puts parts into the new one."""
+    part_bytes: int = PART_BYTES
+    """What is larger goes in parts of this size."""
 
 
 def move_run(buckets: Buckets, move: StorageMoved, append: Append, settle: Callable[[], None], say: Say) -> RunState:
@@ -72,6 +77,7 @@ class Copier:
     def __init__(self, buckets: Buckets, say: Say) -> None:
         self._old = buckets.old
         self._new = buckets.new
+        self._parts = PartCopier(buckets.old, buckets.new, buckets.send, buckets.part_bytes)
         self._say = say
         self._copied: dict[str, str] = {}
         """ETags of what this process has copied: a manifest may be written again with another receipt."""
@@ -109,11 +115,14 @@ class Copier:
 
     def _copy(self, state: RunState, info: ObjectInfo) -> None:
         """An object that a hash names is put only if it has that hash; one that has gone meanwhile is left out."""
+        named = _named(state, info.key)
         try:
-            body = self._old.get(info.key, max_bytes=MAX_OBJECT_BYTES).body
+            if info.size_bytes > self._parts.part_bytes:
+                self._parts.copy(info, named)
+                return
+            body = self._old.get(info.key, max_bytes=PART_BYTES).body
         except ObjectMissing:
             return
-        named = _named(state, info.key)
         if named is not None and sha256_hex(body) != named:
             raise Rejected("checksum_mismatch", f"{info.key} does not have the SHA-256 in its name")
         self._new.put(info.key, body)

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from common import keys
-from common.convictions import Conviction
 from common.errors import Rejected
 from common.records import StoredSubmission
 from common.runlog import checks
+from common.runlog.heard import Heard
 from common.runlog.proving import ProvingReader, VerifyError
 from common.runlog.reduced import WrongMean
 from common.runlog.retention import is_named
@@ -45,7 +45,7 @@ class Work:
     refused: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     merges: int = 0
-    convictions: list[Conviction] = field(default_factory=list)
+    heard: Heard = field(default_factory=Heard)
     wrong_means: list[tuple[Revision, WrongMean]] = field(default_factory=list)
 
 

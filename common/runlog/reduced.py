@@ -20,7 +20,16 @@ from common.errors import Rejected
 from common.merge.partition import PartitionMean, PartitionReducer, byte_range, slices_of
 from common.model.layout import little_endian_bytes
 from common.records import ObjectRef
-from common.reductions import MAX_REDUCTION_BYTES, Copy, Reduced, Reduction, decode_reduction, require_signer
+from common.reductions import (
+    MAX_REDUCTION_BYTES,
+    Copy,
+    Reduced,
+    Reduction,
+    TakenParts,
+    UsedWord,
+    decode_reduction,
+    require_signer,
+)
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.spec import RunSpec
 from common.store.port import ObjectReader
@@ -32,7 +41,7 @@ MIXED = "mixed_copies"
 
 @dataclass(frozen=True)
 class WrongMean:
-    """What one owner handed in, signed, and the commit took."""
+    """What one owner handed in, signed, that is not the mean of the plan's deltas."""
 
     hotkey: Hotkey
     shard: ShardId
@@ -69,14 +78,20 @@ class Taken:
 
 def check_reduced(spec: RunSpec, plan: RoundFrozen, reduced: Reduced) -> str:
     """What is wrong with what a commit of ``plan`` says of miners' means, or nothing."""
-    if spec.reduce.kind != "butterfly" or plan.attempt != 0:
+    how = spec.reduce
+    if how.kind != "butterfly" or plan.attempt != 0:
         return "miners reduce only the first plan of a round, in a run whose spec says so"
     accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
     if any(word.hotkey not in accepted for word in reduced.words):
         return "it names the reduction of a miner whose work the plan does not accept"
-    places = [(part.shard, partition) for part in reduced.parts for partition in part.partitions]
-    known = all(0 <= shard < spec.num_shards and 0 <= at < spec.reduce.partitions for shard, at in places)
-    return "" if known else "it names a partition that the run does not have"
+    if any(not 0 <= part.shard < spec.num_shards for part in reduced.parts):
+        return "it names a shard that the run does not have"
+    for part in reduced.parts:
+        if not all(0 <= partition < how.partitions for partition in part.partitions):
+            return "it names a partition that the run does not have"
+        if len(part.partitions) > how.partitions - how.audits:
+            return f"it takes {len(part.partitions)} partitions of a shard though {how.audits} are drawn to be computed"
+    return ""
 
 
 def read_words(
@@ -84,17 +99,22 @@ def read_words(
 ) -> list[Reduction]:
     """The words that a commit names, in its order, each signed by whom it names and about its plan.
 
-    Raises as ``ObjectReader.fetch``, and ``Rejected`` for one that is no such word.
+    Raises as ``ObjectReader.fetch``, and ``Rejected('mixed_copies')`` for one that is no such word.
     """
-    found = []
-    for named in reduced.words:
-        key = keys.reduction_key(run, round_id, named.hotkey, named.sha256)
-        word, record = decode_reduction(reader.fetch(key, max_bytes=MAX_REDUCTION_BYTES, sha256=named.sha256), run)
+    return [_read_word(reader, run, round_id, plan_sha256, named) for named in reduced.words]
+
+
+def _read_word(reader: ObjectReader, run: str, round_id: RoundId, plan_sha256: Sha256, named: UsedWord) -> Reduction:
+    key = keys.reduction_key(run, round_id, named.hotkey, named.sha256)
+    body = reader.fetch(key, max_bytes=MAX_REDUCTION_BYTES, sha256=named.sha256)
+    try:
+        word, record = decode_reduction(body, run)
         require_signer(word, record)
-        if (word.signer, word.round, word.plan_sha256) != (named.hotkey, round_id, plan_sha256):
-            raise Rejected(MIXED, f"{key} is the word of another miner, or about another plan")
-        found.append(word)
-    return found
+    except Rejected as refusal:
+        raise Rejected(MIXED, f"{key} is no miner's word: {refusal}") from refusal
+    if (word.signer, word.round, word.plan_sha256) != (named.hotkey, round_id, plan_sha256):
+        raise Rejected(MIXED, f"{key} is the word of another miner, or about another plan")
+    return word
 
 
 def taken_means(spec: RunSpec, reduced: Reduced, words: list[Reduction]) -> dict[tuple[ShardId, int], Taken]:
@@ -131,7 +151,10 @@ def lied_means(
         for (of, partition), found in taken.items()
         if of == shard and found.mean.sha256 != _hash(mean[slice(*slices[partition].values)])
     }
-    right = _partitions(spec, plan, shard, len(mean), sorted(differing), read_delta)
+    for partition, found in differing.items():
+        if found.mean.size_bytes != slices[partition].mean_bytes or not found.mean.size_bytes:
+            raise Rejected(MIXED, f"partition {partition} was taken though its mean has another size than its values")
+    right = true_means(spec, plan, shard, len(mean), sorted(differing), read_delta)
     given, wrong = mean.copy(), []
     for partition, found in sorted(differing.items()):
         if found.inputs_sha256 != right[partition].inputs_sha256:
@@ -143,6 +166,35 @@ def lied_means(
             for hotkey, (word, copy) in found.copies.items()
         ]
     return given, tuple(wrong)
+
+
+def why_not_wrong(
+    reader: ObjectReader,
+    spec: RunSpec,
+    plan: RoundFrozen,
+    plan_sha256: Sha256,
+    count: int,
+    said: WrongMean,
+    read_delta: Callable[[PlanMember], bytes],
+) -> str:
+    """Why it is not proved that a miner handed in such a mean of a shard of ``count`` values; empty when it is.
+
+    Raises ``Rejected`` when word or deltas can't be had, and ``Retryable`` when the store stays away.
+    """
+    slices = slices_of(spec, count)
+    if not 0 <= said.partition < len(slices) or not slices[said.partition].mean_bytes:
+        return f"there is no partition {said.partition}"
+    named = Reduced((UsedWord(said.hotkey, said.reduction_sha256),), (TakenParts(said.shard, (said.partition,)),))
+    [word] = read_words(reader, spec.run, plan.round, plan_sha256, named)
+    copies = [copy for copy in word.copies if (copy.shard, copy.partition) == (said.shard, said.partition)]
+    if [copy.mean.sha256 for copy in copies] != [said.found]:
+        return f"its word names no mean {said.found[:16]}… of partition {said.partition}"
+    right = true_means(spec, plan, said.shard, count, [said.partition], read_delta)[said.partition]
+    if copies[0].inputs_sha256 != right.inputs_sha256:
+        return "it was not made of the plan's deltas, and no leader may take such a mean"
+    if right.sha256 != said.computed or right.sha256 == said.found:
+        return f"the plan's deltas give {right.sha256[:16]}…"
+    return ""
 
 
 def _hash(values: F32) -> Sha256:
@@ -158,7 +210,7 @@ def _agreed(spec: RunSpec, place: tuple[ShardId, int], copies: dict[Hotkey, tupl
     return Taken(copies)
 
 
-def _partitions(
+def true_means(
     spec: RunSpec,
     plan: RoundFrozen,
     shard: ShardId,
@@ -166,7 +218,10 @@ def _partitions(
     partitions: list[int],
     read_delta: Callable[[PlanMember], bytes],
 ) -> dict[int, PartitionMean]:
-    """These partitions as their owners had to compute them; each delta is read once."""
+    """These partitions of a shard of ``count`` values as their owners had to compute them; each delta is read once.
+
+    Raises ``Rejected`` for a plan or deltas that can't be added up, and what ``read_delta`` raises.
+    """
     if not partitions:
         return {}
     slices = slices_of(spec, count)

@@ -22,11 +22,14 @@ from common.runlog.catchup import At, reach
 from common.runlog.entries import PlanMember, RoundFrozen, decode_entry
 from common.runlog.materialise import Say, load_snapshot, stages, unheard
 from common.runlog.recompute import MergeResult, mean_round, merge_mean
-from common.runlog.reduced import WrongMean, lied_means, read_words, taken_means
+from common.runlog.reduced import MIXED, WrongMean, lied_means, read_words, taken_means
 from common.runlog.state import RevisionNode, RunState
 from common.spec import RunSpec
 from common.store.port import ObjectReader
 from common.units import Revision, Sha256, ShardId
+
+LEADERS_FAULT = frozenset({MIXED, "bad_merge"})
+"""What is wrong with means that were taken, whoever reads them."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ def compare(reader: ObjectReader, state: RunState, node: RevisionNode, base: Sha
             given, wrong = lied_means(reader, spec, plan, taken, shard, mean, read)
             again = merge_mean(spec, shard, plan, given, base.weights, outer)
         except Rejected as refusal:
+            if refusal.code not in LEADERS_FAULT:
+                raise  # what can't be read now accuses nobody
             unproved = str(refusal)
         else:
             if not _differences(node, shard, again):

@@ -242,6 +242,10 @@ class RunState:
         """Who led in ``term``; None for a term that the log does not know."""
         return self.leaders[term - 1].hotkey if 1 <= term <= len(self.leaders) else None
 
+    def led_at(self, seq: int) -> Hotkey | None:
+        """Who led when a slot was written; None for those before the first ``leader_changed``."""
+        return next((leader.hotkey for leader in reversed(self.leaders) if leader.seq < seq), None)
+
     def lineage(self, revision: Revision) -> tuple[RevisionNode, ...]:
         """The nodes from revision 0 to ``revision``, along the parents. KeyError for an unknown revision."""
         path = [self.revisions[revision]]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common import keys
 from common.convictions import Conviction
@@ -42,7 +42,7 @@ from common.runlog.told import slot_missing
 from common.spec import MAX_SPEC_BYTES, RunSpec, decode_spec
 from common.store.place import BucketPlace
 from common.store.port import ObjectStore
-from common.units import Revision, RoundId, Sha256, ShardId
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class VerifyReport:
     """How far heads on chain prove the log; None when the chain was not asked."""
     convictions: tuple[Conviction, ...] = ()
     """What validators say of leaders and miners; whether it is true, ``recheck`` tells."""
+    unheard: Mapping[Hotkey, int] = field(default_factory=dict)
+    """How many more each signer says, which are not among them."""
     wrong_means: tuple[tuple[Revision, WrongMean], ...] = ()
     """Lies of miners that are part of a revision: all owners of a partition told the same."""
 
@@ -131,7 +133,8 @@ def verify_run(
         lease=keys.lease_key(run) in work.reader.proved,
         deleted=len(work.deleted),
         tail=tail,
-        convictions=tuple(work.convictions),
+        convictions=work.heard.kept,
+        unheard=work.heard.unheard,
         wrong_means=tuple(work.wrong_means),
     )
 

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore import exceptions as boto_errors
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
 
 from common import timeouts
 from common.errors import Rejected, Retryable, SetupError
@@ -55,6 +56,8 @@ _NEVER_SENT = (
     boto_errors.SSLError,
 )
 _TRANSPORT = (boto_errors.HTTPClientError, boto_errors.ConnectionError, boto_errors.IncompleteReadError)
+_STRANGE = (ResponseParserError, KeyError, ValueError, TypeError, AttributeError, RecursionError)
+"""What a reply raises that is no S3 server's: a portal's page with status 200, a field that is missing, a redirect."""
 _BOTO = (boto_errors.ClientError, boto_errors.BotoCoreError, boto_errors.HTTPClientError)
 
 
@@ -88,11 +91,11 @@ class S3Store:
             "ChecksumSHA256": base64.b64encode(hashlib.sha256(body).digest()).decode(),
         }
         if not check_conditions(if_none_match, if_match):
-            return str(self._repeat(key, lambda: self._client.put_object(**request))["ETag"])
+            return self._repeat(key, lambda: str(self._client.put_object(**request)["ETag"]))
         condition = {"IfNoneMatch": "*"} if if_none_match else {"IfMatch": if_match}
         try:
             return str(self._client.put_object(**request, **condition)["ETag"])
-        except _BOTO as error:
+        except (*_STRANGE, *_BOTO) as error:
             self._raise(error, key, conditional=True)
 
     def get(self, key: str, *, start: int | None = None, end: int | None = None, max_bytes: int) -> Fetched:
@@ -117,13 +120,11 @@ class S3Store:
         bucket, page_keys = self.config.bucket, self._list_page_keys
         request: dict[str, Any] = {"Bucket": bucket, "Prefix": self._base + prefix, "MaxKeys": page_keys}
         while True:
-            page = self._repeat(prefix, lambda: self._client.list_objects_v2(**request))
-            for item in page.get("Contents", ()):
-                key = item["Key"].removeprefix(self._base)
-                yield ObjectInfo(key, item["Size"], item["ETag"], item["LastModified"].timestamp())
-            if not page.get("IsTruncated"):
+            found, following = self._repeat(prefix, lambda: self._page(request))
+            yield from found
+            if following is None:
                 return
-            request["ContinuationToken"] = page["NextContinuationToken"]
+            request["ContinuationToken"] = following
 
     def delete(self, key: str) -> None:
         request = self._address(key)
@@ -171,9 +172,9 @@ class S3Store:
         before_s = time.time()
         try:
             reply = self._client.list_objects_v2(Bucket=self.config.bucket, Prefix=self._base + "-", MaxKeys=1)
-        except _BOTO as error:
+            server_s = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
+        except (*_STRANGE, *_BOTO) as error:
             self._raise(error, "-")
-        server_s = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
         return (before_s + time.time()) / 2 - server_s
 
     # Inside.
@@ -185,10 +186,23 @@ class S3Store:
         def once() -> T:
             try:
                 return action()
-            except _BOTO as error:
+            except (*_STRANGE, *_BOTO) as error:
                 self._raise(error, key)
 
         return with_retries(once, self._policy, sleep=self._sleep, uniform=self._uniform)
+
+    def _page(self, request: dict[str, Any]) -> tuple[tuple[ObjectInfo, ...], str | None]:
+        """One page of a listing, and where the next one begins. A reply that says nothing is no empty listing."""
+        page = self._client.list_objects_v2(**request)
+        if "Name" not in page and "KeyCount" not in page:
+            raise ValueError("a listing without the name of its bucket")
+        found = tuple(
+            ObjectInfo(
+                item["Key"].removeprefix(self._base), item["Size"], item["ETag"], item["LastModified"].timestamp()
+            )
+            for item in page.get("Contents", ())
+        )
+        return found, str(page["NextContinuationToken"]) if page.get("IsTruncated") else None
 
     def _look(self, key: str) -> ObjectInfo | None:
         """The object's facts by HEAD, or None when that is refused."""
@@ -243,6 +257,11 @@ class S3Store:
             if conditional and not isinstance(error, _NEVER_SENT):
                 raise OutcomeUnknown(key, cause) from error
             raise Retryable(f"storage at {self.config.endpoint} did not answer for {key} ({cause})") from error
+        if isinstance(error, _STRANGE):
+            cause = f"its reply is no S3 server's: {type(error).__name__}"
+            if conditional:
+                raise OutcomeUnknown(key, cause) from error
+            raise Retryable(f"storage at {self.config.endpoint}: {cause}, for {key}") from error
         raise error  # botocore found the request itself malformed: a bug of ours
 
 

@@ -39,7 +39,7 @@ class S3Parts:
     def create(self, key: str) -> str:
         """See ``ObjectStore.create_multipart``."""
         request = self._address(key)
-        return str(self._repeat(key, lambda: self._client.create_multipart_upload(**request))["UploadId"])
+        return self._repeat(key, lambda: str(self._client.create_multipart_upload(**request)["UploadId"]))
 
     def uploads(self, bucket: str, prefix: str) -> Iterator[UploadInfo]:
         """See ``ObjectStore.list_uploads``."""
@@ -70,7 +70,7 @@ class S3Parts:
         """See ``ObjectStore.complete_multipart``."""
         listed = [{"PartNumber": part.number, "ETag": part.etag} for part in parts]
         request = self._address(key) | {"UploadId": upload_id, "MultipartUpload": {"Parts": listed}}
-        return str(self._repeat(key, lambda: self._client.complete_multipart_upload(**request))["ETag"])
+        return self._repeat(key, lambda: str(self._client.complete_multipart_upload(**request)["ETag"]))
 
     def abort(self, key: str, upload_id: str) -> None:
         """See ``ObjectStore.abort_multipart``."""

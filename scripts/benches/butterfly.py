@@ -8,7 +8,8 @@ production's rules, over links of 100 Mbit/s up and 500 down. Bytes are those of
 over all miners and rounds but the first. "reads" and "sends" are the reduction's; "all down" and "all up" are all that
 its links move, with its own deltas and the update. "leader: gates" is what it reads to judge the deltas, in any case;
 "merge" what it reads then, where its memory can't hold the deltas. "late" and "drawn" are partitions that it computed
-itself; "waits" is its time from the plan to the merge. Request and TCP overhead is left out.
+itself; "waits" is its time from the plan to the merge, and "dealt" that until the owners were chosen: the block after
+the plan has to be final. Request and TCP overhead is left out.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ from common.codec.container import encoded_size
 from common.codec.params import delta_params
 from common.errors import BrigadeError, OperatorError
 from common.units import Revision
-from validator.butterfly import REDUCE_SHARE
+from miner.means import READS_AT_A_TIME
 from validator.members import MAX_MEMBERS
-from validator.round.deadlines import Deadlines
-from validator.simulator.duties import REQUESTS
+from validator.round.deadlines import DEAL_SHARE, REDUCE_SHARE, Deadlines
 from validator.simulator.run import run
 from validator.simulator.settings import Settings
 from validator.simulator.traffic import RoundTraffic
@@ -43,7 +43,7 @@ KINDS = ("leader", "butterfly")
 HEAD = (
     f"{'miners':>6} {'reduce':<9} {'ms':>3} | {'reads MB':>15} | {'sends MB':>17} | {'all down MB':>15} | "
     f"{'all up MB':>17} | {'leader: gates':>13} {'merge MB':>9} | {'by miners':>9} {'late':>4} {'drawn':>5} | "
-    f"{'waits s':>7} | {'run s':>5}"
+    f"{'dealt s':>7} {'waits s':>7} | {'run s':>5}"
 )
 
 
@@ -140,7 +140,7 @@ def line(world: Measured, latency_ms: float, took_s: float) -> str:
         f"{middle(rounds, 'gates_bytes') / MB:>13.1f} {middle(rounds, 'merge_bytes') / MB:>9.1f}",
         f"{middle(rounds, 'by_miners'):>9.0f} {median(late):>4.0f} "
         f"{median(one.alone.get('the draw', 0) for one in rounds):>5.0f}",
-        f"{middle(rounds, 'waited_s'):>7.0f}",
+        f"{middle(rounds, 'dealt_after_s'):>7.0f} {middle(rounds, 'waited_s'):>7.0f}",
         f"{took_s:>5.0f}",
     )
     aborted = f"  {state.rounds_aborted} rounds aborted" if state.rounds_aborted else ""
@@ -160,11 +160,12 @@ def middle(rounds: list[RoundTraffic], name: str) -> float:
 def told_size(given: argparse.Namespace, world: World) -> str:
     """What travels, and what the leader's patience is."""
     values, delta = world.sizes.values, encoded_size(world.sizes.values, delta_params(world.spec.codec, Revision(0)))
-    deadline_s = REDUCE_SHARE * Deadlines.of(world.spec).finish_s
+    finish_s = Deadlines.of(world.spec).finish_s
     return (
         f"{given.preset}: {values:,} values, a delta of {delta / MB:.2f} MB at density {given.density}, "
-        f"{given.partitions} partitions with {REDUNDANCY} owners each.\nOwners have {deadline_s:.0f} s, a block and "
-        f"its finality included; {given.rounds - 1} rounds are measured."
+        f"{given.partitions} partitions with {REDUNDANCY} owners each.\nOf {finish_s:.0f} s to finish, the leader "
+        f"waits {DEAL_SHARE * finish_s:.0f} s at most for the deal, and from it on "
+        f"{REDUCE_SHARE * finish_s:.0f} s for the owners; {given.rounds - 1} rounds are measured."
     )
 
 
@@ -172,14 +173,16 @@ def told_law(given: argparse.Namespace, world: World) -> str:
     """What follows from the protocol, to compare the figures with."""
     how, values = world.spec.reduce, world.sizes.values
     means_mb = 4 * values * how.redundancy / MB
-    slots, requests = how.partitions * how.redundancy, REQUESTS * how.partitions * how.redundancy
+    slots = how.partitions * how.redundancy
     sends = ", ".join(f"{means_mb / miners:,.2f} MB at {miners:,} miners" for miners in given.miners)
     lines = [
         f"reads:  {how.redundancy} deltas and their headers on average, whatever the number of miners is. Up to",
         f"        {slots:,} miners the most is about twice that; of more, some have no duty and the others read more.",
         f"sends:  not constant: it falls. A mean is dense, 4 bytes a value: 4 × {values:,} × {how.redundancy} /",
         f"        miners = {sends}.",
-        f"asks:   {requests:,} requests a miner on average, one after the other, whatever the number of miners is.",
+        f"asks:   {slots:,} ranges a miner on average, whatever the number of miners is, and each delta's header; "
+        f"{READS_AT_A_TIME} at a",
+        "        time.",
         f"leader: reads the means, {4 * values / MB:,.0f} MB less what it computes, in place of the deltas that its",
         "        memory can't hold: fewer bytes than alone only where all deltas together are larger than a mean.",
     ]

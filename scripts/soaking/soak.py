@@ -237,11 +237,13 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="new folder of everything; a temporary one if not given")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--takeovers", action="store_true", help="instead: every fault of a leader in every phase")
-    parser.add_argument("--round-s", type=float, default=24.0, help="length of a round with --takeovers; 3 without")
+    parser.add_argument("--round-s", type=float, help="with --takeovers: length of a round; 24 if not given")
     options = parser.parse_args()
+    if options.round_s is not None and not options.takeovers:
+        parser.error("--round-s is for --takeovers; chaos has rounds of 3 s")
     folder = (options.dir or Path(tempfile.mkdtemp(prefix="brigade-soak-"))).absolute()
     if options.takeovers:
-        why = play_all(folder, options.round_s)
+        why = play_all(folder, options.round_s or 24.0)
         print(why or "all held")
         return 1 if why else 0
     return soak(folder, options)

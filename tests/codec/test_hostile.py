@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.codec.container import HEADER_BYTES, decode, encode, encoded_size
 from common.codec.params import CHUNK, F32, CodecParams
 from common.errors import Rejected
-from tests.codec.strategies import params, vector, vectors
+from tests.codec.strategies import SPARSE, params, vector, vectors
 
 CODES = (
     "bad_magic", "bad_header", "wrong_size", "wrong_schema", "bad_indices", "bad_magnitude", "non_finite",
@@ -58,6 +58,20 @@ def test_a_flipped_bit_is_refused_or_decodes_to_something_else(
     flipped[position // 8] ^= 1 << (position % 8)
     result = outcome(bytes(flipped), codec, len(values))
     assert isinstance(result, str) or result.tobytes() != honest.tobytes()
+
+
+@pytest.mark.parametrize("codec", SPARSE, ids=str)
+@pytest.mark.parametrize("shape", ["bits", "zeros"])
+def test_no_bit_of_a_vector_shorter_than_a_record_is_meaningless(codec: CodecParams, shape: str) -> None:
+    """What is named past the vector's end decodes to nothing, and still has one form."""
+    values = vector(0, 2, shape)
+    data = encode(values, codec)
+    honest = decode(data, expect=codec, count=len(values))
+    for position in range(8 * len(data) if len(data) < 600 else 4096):
+        flipped = bytearray(data)
+        flipped[position // 8] ^= 1 << (position % 8)
+        result = outcome(bytes(flipped), codec, len(values))
+        assert isinstance(result, str) or result.tobytes() != honest.tobytes(), position
 
 
 @settings(max_examples=100, deadline=None)

@@ -21,6 +21,8 @@ from tests.support.rig import Plan, Rig
 FAULTS = ("killed", "stopped", "cut off")
 PHASES = ("open", "closing", "frozen", "reduced", "committed")
 EVERY_CELL = tuple(product(FAULTS, PHASES))
+MOST_LOST = 0.01
+"""Of a round's work, by a takeover."""
 FIRST, SECOND = "validator", "validator-2"
 
 
@@ -61,7 +63,8 @@ class Takeover:
     def held(self, miners: set[str]) -> bool:
         """The standby committed that same round, of the same members, and no miner ended."""
         same = self.committed_round == self.round and self.committer != self.leader
-        return same and self.members == miners and self.miners_alive
+        lost = max(self.lost, self.uncredited) > MOST_LOST
+        return same and self.members == miners and self.miners_alive and not lost
 
     def told(self) -> str:
         """One line for people."""

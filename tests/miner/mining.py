@@ -157,4 +157,5 @@ def hand_in(leader: Leader) -> None:
     leader.wait_until(trained(current.round))  # type: ignore[arg-type]
     leader.forget()
     leader.order = "submit"
-    leader.wait_until(lambda seen: delivered(seen) and seen.manifests[-1].final)
+    # What is completed may have been announced before all was forgotten.
+    leader.wait_until(lambda seen: delivered(seen) and bool(seen.manifests) and seen.manifests[-1].final)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 from common import keys
 from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
-from common.clock import SystemClock
+from common.clock import ManualClock, SystemClock
 from common.codec.container import HEADER_BYTES
 from common.errors import Rejected
 from common.merge.butterfly import Candidate
@@ -69,7 +69,14 @@ class Desk:
         self.world.freeze(*self._members)
         self._proofs = {member.delta.sha256: self._proof(member) for member in self._members}
         self.reads = 0
-        """Of ranges of deltas."""
+        """Of ranges of deltas, those of headers among them."""
+        self.before_read: Callable[[str, int], None] | None = None
+        """Called with the key and the first byte, in the reducer's threads."""
+        self.damage: Callable[[int, bytes], bytes] | None = None
+        """What becomes on the way of what is read from a first byte on."""
+        self.taken = threading.Semaphore(0)
+        """Released with each word that counts."""
+        self._counting = threading.Lock()
         self.words: list[Reduction] = []
         """What was announced, in order."""
         self.put_answers: list[int] = []
@@ -80,7 +87,7 @@ class Desk:
         self.made = threading.Event()
         """An answer to a heartbeat is made."""
         self.restart()
-        self.world.store.before = self._note
+        self._reader = StoreReader(self.world.store)
         self._verifier = RequestVerifier(ALICE.hotkey, 0)
         self._server = ScriptedServer(self._answer)
 
@@ -98,11 +105,11 @@ class Desk:
 
     def forget(self) -> None:
         """The same process has lost what it had counted."""
-        self.reducing = Reducing(self.plan.round, self._plan_sha256, deadline_s=1e9)
+        self.reducing = Reducing(self.plan.round, self._plan_sha256, planned_s=0.0, left_s=PATIENCE_S)
         counts = {SHARD: len(self.world.memory[SHARD].weights)}
         alone = [Candidate(MINER.hotkey, Coldkey("cold"), None, None)]
         proofs = {SHARD: tuple(self._proofs[member.delta.sha256] for member in accepted_members(self.plan, SHARD))}
-        self.reducing.begin(deal_of(self.world.spec, counts, b"seed", alone, proofs))
+        self.reducing.begin(deal_of(self.world.spec, counts, b"seed", alone, proofs), now_s=0.0)
 
     def freeze_again(self) -> None:
         """The merge does harm: another plan without one of the members."""
@@ -147,8 +154,15 @@ class Desk:
         stored = self.world.store.get(keys.manifest_key(*where), max_bytes=1 << 30).body
         return body[:HEADER_BYTES], decode_submission(stored, self.world.spec.run).manifest.partitions
 
-    def _note(self, operation: str, key: str) -> None:
-        self.reads += operation == "get" and key.endswith(".delta")
+    def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
+        """See ``RangeReader.fetch_range``."""
+        assert key.endswith(".delta")
+        with self._counting:
+            self.reads += 1
+        if self.before_read is not None:
+            self.before_read(key, start)
+        found = self._reader.fetch_range(key, start=start, end=end, size_bytes=size_bytes)
+        return found if self.damage is None else self.damage(start, found)
 
     def _answer(self, request: Request) -> Reply:
         if request.path == "/v1/health":
@@ -193,6 +207,7 @@ class Desk:
         absent = [copy for copy in word.copies if self.world.store.head(word.key_of(copy)) is None]
         if not absent:
             self.reducing.take(word, sha256_hex(record.encode()))
+            self.taken.release()
         targets = []
         for copy in absent:
             url = self._server.url(f"/brigade/{word.key_of(copy)}")
@@ -227,6 +242,16 @@ class Desk:
         return Reply(status, body, headers)
 
 
+class SteppingClock(ManualClock):
+    """Goes on by ``step_s`` with each look at it."""
+
+    step_s = 0.0
+
+    def monotonic_s(self) -> float:
+        self.advance(self.step_s)
+        return super().monotonic_s()
+
+
 class Miner:
     """Beats and reduces when a test says so."""
 
@@ -235,12 +260,13 @@ class Miner:
             return client
 
         self._beats = 0
+        self.clock = SteppingClock()
         storage = StoragePlace("http", "127.0.0.1", port, "brigade")
         nothing = cast(Any, None)  # of what trains, a reducer uses nothing
         context = Context(
             spec=desk.world.spec,
             signer=MINER,
-            clock=SystemClock(),
+            clock=self.clock,
             sleep=lambda _: asyncio.sleep(0),
             uniform=lambda: 0.5,
             reader=nothing,
@@ -251,9 +277,8 @@ class Miner:
             session="5" * 16,
             started_s=0.0,
         )
-        reader = StoreReader(desk.world.store)
         self.reducer = Reducer(
-            context, reader, present, lambda: LogView(desk.world.state), http, sent=lambda: self._beats
+            context, desk, present, lambda: LogView(desk.world.state), http, sent=lambda: self._beats
         )
         self._heart = Heart(
             cast(Any, _Link(client)),

@@ -19,6 +19,7 @@ from common.runlog.state import RunState
 from common.runlog.verify import verify_run
 from common.runlog.writer import LogWriter
 from common.store.memory import MemoryStore
+from common.store.multipart import PART_BYTES
 from common.store.place import BucketPlace
 from common.store.reader import StoreReader
 from tests.runlog.support import ALICE, OWNER, after, led, no_patience, opened, slot
@@ -34,14 +35,17 @@ def world() -> World:
     return eventful_world()
 
 
-def move(old: MemoryStore, new: MemoryStore, world: World, entry: StorageMoved = MOVE) -> RunState:
+def move(
+    old: MemoryStore, new: MemoryStore, world: World, entry: StorageMoved = MOVE, part_bytes: int = PART_BYTES
+) -> RunState:
     """The owner's command on two stores."""
     writer = LogWriter(old, world.spec, OWNER, ManualClock(), patience=no_patience(), here=lambda: entry.source)
 
     def append(state: RunState, data: StorageMoved) -> RunState:
         return append_owned(writer, state, data, "moves")
 
-    return move_run(Buckets(old, new, world.spec), entry, append, lambda: None, lambda _: None)
+    buckets = Buckets(old, new, world.spec, lambda put, body: new.redeem_put(put.url, put.headers, body), part_bytes)
+    return move_run(buckets, entry, append, lambda: None, lambda _: None)
 
 
 def read(store: MemoryStore, world: World, here: BucketPlace) -> RunState:
@@ -97,8 +101,9 @@ def test_a_leader_that_writes_while_the_owner_copies_is_copied_too(world: World)
     assert read(new, world, NEW) == state
 
 
-def test_cut_off_at_any_point_the_same_command_continues(world: World) -> None:
-    old, new = copy_store(world.store), MemoryStore()
+@pytest.mark.parametrize("part_bytes", [PART_BYTES, 1000])
+def test_cut_off_at_any_point_the_same_command_continues(world: World, part_bytes: int) -> None:
+    old, new = copy_store(world.store), MemoryStore(min_part_bytes=part_bytes)
     operations, cut_at = 0, 0
 
     def count(operation: str, key: str) -> None:
@@ -111,7 +116,7 @@ def test_cut_off_at_any_point_the_same_command_continues(world: World) -> None:
     while True:
         operations, cut_at = 0, cut_at + 1
         try:
-            state = move(old, new, world)
+            state = move(old, new, world, part_bytes=part_bytes)
         except KeyboardInterrupt:
             continue
         break
@@ -120,6 +125,7 @@ def test_cut_off_at_any_point_the_same_command_continues(world: World) -> None:
     assert state.voids == world.state.voids
     assert read(new, world, NEW) == read(old, world, OLD) == state
     verify_run(new, "tiny")
+    assert list(new.list_uploads("")) == [], "no upload is left behind"
 
 
 def test_another_runs_bucket_or_another_move_is_refused(world: World) -> None:

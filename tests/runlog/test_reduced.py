@@ -37,6 +37,10 @@ def test_what_may_be_named() -> None:
     assert "does not accept" in check_reduced(spec, plan, stranger)
     for part in (TakenParts(ShardId(0), (4,)), TakenParts(ShardId(1), (0,)), TakenParts(ShardId(0), (-1, 0))):
         assert "does not have" in check_reduced(spec, plan, replace(GOOD, parts=(part,)))
+    drawn = replace(spec, reduce=replace(PAIRS, audits=2))
+    assert check_reduced(drawn, plan, GOOD) == ""
+    more = replace(GOOD, parts=(TakenParts(ShardId(0), (0, 1, 2)),))
+    assert "are drawn to be computed" in check_reduced(drawn, plan, more)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Liar:
         """From now on the miner's encoder is ours, and so are its put and its posts."""
         import miner.client
         import miner.delta
-        import miner.reducer
+        import miner.means
         import miner.session
         import miner.uplink
 
@@ -67,7 +67,7 @@ class Liar:
 
         miner.session.build = lying_build  # type: ignore[assignment]
         miner.delta.encode = self._encode  # type: ignore[assignment]
-        miner.reducer.PartitionReducer = self._lying_reducer()  # type: ignore[misc]
+        miner.means.PartitionReducer = self._lying_reducer()  # type: ignore[misc]
         self._replace_put(miner.uplink.Uplink)
         self._replace_posts(miner.client.ValidatorClient)
 

@@ -18,6 +18,7 @@ from common.data.dataset import Dataset
 from common.merge.partition import PartitionMean, PartitionReducer, byte_range, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction, sign_reduction
+from common.runlog.verify import verify_run
 from common.spec import ReduceSpec
 from common.store.reader import StoreReader
 from common.units import Hotkey, ShardId
@@ -188,6 +189,20 @@ def liars(world: World, by: Hotkey = VALIDATOR.hotkey) -> set[int]:
     assert all(member.round_score == 0 for member in report.members if member.lie)
     assert all((member.barred_until > 0) == bool(member.lie) for member in report.members)
     return {number for number, miner in enumerate(world.miners) if miner.signer.hotkey in named}
+
+
+def check_round(
+    world: World, alone: tuple[object, ...], named: Collection[int], by: Hotkey = VALIDATOR.hotkey, terms: int = 1
+) -> None:
+    """The first round was committed, in its first attempt, with the bytes of a leader alone; ``by`` names nobody else.
+
+    ``terms`` of leaders were needed.
+    """
+    state = world.log()
+    assert state.head_node.shards == alone
+    assert (state.term, state.rounds_committed, state.rounds_aborted) == (terms, 1, 0)
+    assert liars(world, by) == set(named)
+    assert verify_run(world.store, world.spec.run).merges == 1
 
 
 def stored(world: World, kind: str) -> list[str]:

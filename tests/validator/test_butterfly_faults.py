@@ -1,28 +1,22 @@
-"""Slow owners, a chain that is away, one provider: the leader fills in, commits the same bytes, and blames nobody."""
+"""A chain that is away, owners of one provider: the leader fills in, commits the same bytes, and blames only liars."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 
 import pytest
 
-from common.blocking import in_thread
 from common.data.dataset import Dataset
-from common.errors import Rejected, Retryable
+from common.errors import Retryable
 from common.merge.networks import parse_asn_table
-from common.runlog.commands import abort_command, put_command
-from common.runlog.verify import verify_run
-from tests.support.specs import OWNER
 from tests.validator.butterflies import (
     EVERYBODY,
     MINERS,
     UNDRAWN,
     Twist,
     bytes_of_a_leader_alone,
-    hand_in,
-    liars,
+    check_round,
     lie,
     owners,
     play_round,
@@ -31,178 +25,14 @@ from tests.validator.butterflies import (
     stored,
     until_committed,
     until_dealt,
-    work,
 )
 from tests.validator.world import World, play
-from validator.process import Validator
+from validator.round.deadlines import DEAL_SHARE, Deadlines
 
 
 @pytest.fixture(scope="module")
 def alone(dataset: Dataset) -> tuple[object, ...]:
     return bytes_of_a_leader_alone(dataset)
-
-
-def check(world: World, alone: tuple[object, ...], named: set[int]) -> None:
-    """The bytes of a leader alone, in the first attempt; who is named."""
-    state = world.log()
-    assert state.head_node.shards == alone
-    assert (state.rounds_committed, state.rounds_aborted) == (1, 0)
-    assert liars(world) == named
-    assert verify_run(world.store, world.spec.run).merges == 1
-
-
-def late_ones(told: list[str]) -> set[str]:
-    """Whom the leader calls late in the only reduction it tells of."""
-    [line] = told
-    return set(line.rpartition("late: ")[2].split(", "))
-
-
-def hotkeys(world: World, numbers: set[int]) -> set[str]:
-    return {str(world.miners[number].signer.hotkey) for number in numbers} or {"nobody"}
-
-
-# Slow owners.
-
-
-def test_who_hands_in_after_the_deadline_is_late_and_no_liar_and_loses_nothing(
-    dataset: Dataset, alone: tuple[object, ...]
-) -> None:
-    world = World(dataset, reduce=UNDRAWN)
-    refused: list[str] = []
-
-    async def go() -> None:
-        await world.begin(MINERS)
-        validator = world.validator(until=1)
-        asked = await until_dealt(world, validator)
-        slow = max(asked)
-        made = {number: work(world, validator, world.miners[number], view) for number, view in asked.items()}
-        for number in asked.keys() - {slow}:
-            await hand_in(validator, world.miners[number], made[number])
-
-        async def turn(_: Validator) -> None:
-            replies = [miner.beat(validator) for miner in world.miners]
-            current = validator.board.round
-            if current is None or current.merged is None:
-                return
-            assert all(reply.reduce is None for reply in replies), "asked for duties though the merge is done"
-            with pytest.raises(Rejected) as caught:
-                await hand_in(validator, world.miners[slow], made[slow])
-            refused.append(caught.value.code)
-
-        closes_s = world.clock.monotonic_s() + asked[slow].seconds_left
-        await until_committed(world, validator, turn)
-        assert world.clock.monotonic_s() >= closes_s
-        assert late_ones(told) == hotkeys(world, {slow})
-
-    with reductions_told() as told:
-        asyncio.run(go())
-    assert set(refused) == {"round_closed"}
-    check(world, alone, set())
-
-
-def test_no_duties_are_asked_for_once_the_deadline_has_come(dataset: Dataset, alone: tuple[object, ...]) -> None:
-    world = World(dataset, reduce=UNDRAWN)
-
-    async def go() -> None:
-        await world.begin(MINERS)
-        validator = world.validator(until=1)
-        asked = await until_dealt(world, validator)
-        world.clock.advance(max(view.seconds_left for view in asked.values()))
-        assert all(miner.beat(validator).reduce is None for miner in world.miners)
-        await until_committed(world, validator, owners(world, late=EVERYBODY))
-
-    asyncio.run(go())
-    check(world, alone, set())
-
-
-def hold_the_merge(world: World, reached: threading.Event, go_on: threading.Event) -> None:
-    """The leader begins to compute, and waits."""
-
-    def before(operation: str, key: str) -> None:
-        if operation == "get" and key.endswith((".mean", ".delta")):
-            reached.set()
-            assert go_on.wait(60.0)
-
-    world.store.before = before
-
-
-def hold_the_word(world: World, reached: threading.Event, go_on: threading.Event) -> None:
-    """The leader writes an owner's word down, and the storage takes its time."""
-
-    def before(operation: str, key: str) -> None:
-        if operation == "put" and "/reductions/" in key:
-            reached.set()
-            assert go_on.wait(60.0)
-
-    world.store.before = before
-
-
-async def to_the_deadline(world: World, validator: Validator, seconds: float) -> None:
-    """The lease is renewed beside the driver's steps."""
-    world.clock.advance(seconds)
-    await validator.board.leadership.renew()
-
-
-@pytest.mark.parametrize("told_before", [False, True], ids=["told while it merges", "told before, noted meanwhile"])
-def test_who_hands_in_exactly_while_the_leader_merges_does_not_count(
-    dataset: Dataset, alone: tuple[object, ...], told_before: bool
-) -> None:
-    world = World(dataset, reduce=UNDRAWN)
-
-    async def go() -> None:
-        await world.begin(MINERS)
-        validator = world.validator(until=1)
-        asked = await until_dealt(world, validator)
-        slow = min(asked)
-        made = {number: work(world, validator, world.miners[number], view) for number, view in asked.items()}
-        for number in asked.keys() - {slow}:
-            await hand_in(validator, world.miners[number], made[number])
-        miner, reached, go_on = world.miners[slow], threading.Event(), threading.Event()
-        await validator.service.reduced(miner.caller, made[slow].request(miner))
-        deadline_s, again = max(view.seconds_left for view in asked.values()), []
-        if told_before:
-            hold_the_word(world, reached, go_on)
-            word = asyncio.create_task(hand_in(validator, miner, made[slow]))
-            await in_thread(reached.wait)
-            requests = [made[slow].request(miner) for _ in range(4)]
-            again = [asyncio.create_task(validator.service.reduced(miner.caller, request)) for request in requests]
-            await to_the_deadline(world, validator, deadline_s)
-            await validator.driver.step()
-        else:
-            hold_the_merge(world, reached, go_on)
-            await to_the_deadline(world, validator, deadline_s)
-            step = asyncio.create_task(validator.driver.step())
-            await in_thread(reached.wait)
-            word = asyncio.create_task(hand_in(validator, miner, made[slow]))
-            await asyncio.wait({word})
-        go_on.set()
-        for late in (word, *again):
-            with pytest.raises(Rejected, match="round_closed"):
-                await late
-        if not told_before:
-            await step
-        world.store.before = None
-        words = [key for key in stored(world, "reduction") if miner.signer.hotkey in key]
-        assert len(words) == told_before, "what was under way; the words that waited behind it left nothing"
-        await until_committed(world, validator, owners(world, late=EVERYBODY))
-        assert late_ones(told) == hotkeys(world, {slow})
-
-    with reductions_told() as told:
-        asyncio.run(go())
-    check(world, alone, set())
-
-
-def test_late_owners_are_asked_again_in_the_next_round(dataset: Dataset) -> None:
-    world = World(dataset, reduce=UNDRAWN)
-
-    async def go() -> None:
-        await world.begin(MINERS)
-        validator = world.validator()
-        await until_dealt(world, validator)
-        await until_committed(world, validator, owners(world, late={0, 1}))
-        assert (await until_dealt(world, validator)).keys() == EVERYBODY
-
-    asyncio.run(go())
 
 
 # The chain.
@@ -233,7 +63,7 @@ def test_with_the_chain_away_through_the_deadline_the_leader_merges_alone_and_sa
         await world.begin(MINERS)
         validator, waits = world.validator(until=1), []
         away(world)
-        for _ in range(300):
+        for _ in range(400):
             await validator.driver.step()
             current = validator.board.round
             if validator.board.journal.state.head == 1 and current is None:
@@ -246,11 +76,12 @@ def test_with_the_chain_away_through_the_deadline_the_leader_merges_alone_and_sa
             else:
                 await play(world, validator)
             world.clock.advance(0.25)
-        assert len(waits) >= 100, "a quarter of the time to finish, in steps of a quarter of a second"
+        half = round(DEAL_SHARE * Deadlines.of(world.spec).finish_s / 0.25)
+        assert half - 4 <= len(waits) <= half + 4, "half of the time to finish, in steps of a quarter of a second"
         assert all("dealing its partitions" in told and why in told for told in waits[2:]), waits
 
     asyncio.run(go())
-    check(world, alone, set())
+    check_round(world, alone, set())
     assert stored(world, "mean") == stored(world, "reduction") == []
 
 
@@ -261,7 +92,7 @@ def test_a_chain_that_comes_back_in_time_lets_the_miners_reduce(dataset: Dataset
     with reductions_told() as told:
         asyncio.run(play_round(world, {}))
     assert told[0].startswith("round 0: 3 of 3 partitions reduced by miners; late: nobody")
-    check(world, alone, set())
+    check_round(world, alone, set())
 
 
 # One provider.
@@ -288,7 +119,7 @@ def test_owners_of_one_provider_are_checked_to_the_last_partition(
     with reductions_told() as told:
         asyncio.run(go())
     assert told[0].startswith("round 0: 0 of 3 partitions reduced by miners, 3 here: 3 for related owners")
-    check(world, alone, set() if twist is None else set(EVERYBODY))
+    check_round(world, alone, set() if twist is None else set(EVERYBODY))
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -310,84 +141,10 @@ def test_nothing_is_lost_when_the_only_provider_goes_down(
         assert waited_s <= world.spec.round.member_timeout_s + 1.0, "no longer than the silence of the dead tells"
 
     asyncio.run(go())
-    check(world, alone, set())
+    check_round(world, alone, set())
 
 
 async def begin_at(world: World, hosts: tuple[str, ...]) -> None:
     await world.begin(len(hosts))
     for miner, host in zip(world.miners, hosts, strict=True):
         miner.host = host
-
-
-# The round itself.
-
-
-def test_a_round_that_its_owner_ends_in_mid_reduction_asks_nobody_for_more(dataset: Dataset) -> None:
-    world = World(dataset, reduce=UNDRAWN)
-
-    async def go() -> None:
-        await world.begin(MINERS)
-        validator = world.validator()
-        asked = await until_dealt(world, validator)
-        number, view = min(asked.items())
-        made = work(world, validator, world.miners[number], view)
-        put_command(world.store, abort_command(world.log(), OWNER, 1))
-        world.clock.advance(3.0)
-        for _ in range(4):
-            await validator.driver.step()
-        assert world.log().rounds_aborted == 1
-        assert all(miner.beat(validator).reduce is None for miner in world.miners)
-        with pytest.raises(Rejected, match="round_closed"):
-            await hand_in(validator, world.miners[number], made)
-        assert stored(world, "mean") == stored(world, "reduction") == []
-
-    asyncio.run(go())
-
-
-def test_a_freeze_that_took_long_leaves_the_leader_time_to_merge_alone(
-    dataset: Dataset, alone: tuple[object, ...]
-) -> None:
-    """Judging may take most of the time to finish: what is left must not be spent on waiting for owners."""
-    world = World(dataset, reduce=UNDRAWN)
-
-    async def go() -> None:
-        await world.begin(MINERS)
-        validator = world.validator(until=1)
-        await until_planned(world, validator)
-        current = validator.board.round
-        assert current is not None
-        assert current.state.deadline_s is not None
-        # As if judging had taken so long: a step within which time passes is no sleep, and no outage.
-        slow_s = current.state.deadline_s - world.clock.monotonic_s() - 20.0
-        await slowly(world, validator, slow_s)
-        await until_committed(world, validator, owners(world, late=EVERYBODY))
-
-    asyncio.run(go())
-    check(world, alone, set())
-
-
-async def until_planned(world: World, validator: Validator) -> None:
-    """Until the next step appends the plan."""
-    for _ in range(300):
-        await validator.driver.step()
-        current = validator.board.round
-        if current is not None and current.judgement is not None:
-            return
-        await play(world, validator)
-        world.clock.advance(0.25)
-    raise AssertionError(validator.board.waiting_for)
-
-
-async def slowly(world: World, validator: Validator, seconds: float) -> None:
-    """The step that appends the plan, whose put takes so long."""
-    passed = []
-
-    def before(operation: str, key: str) -> None:
-        if operation == "put" and "/log/" in key and not passed:
-            passed.append(key)
-            world.clock.advance(seconds)
-
-    world.store.before = before
-    await validator.driver.step()
-    world.store.before = None
-    assert passed

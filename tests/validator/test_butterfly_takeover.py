@@ -9,7 +9,6 @@ import pytest
 
 from common.data.dataset import Dataset
 from common.errors import RemoteError
-from common.runlog.verify import verify_run
 from common.units import Revision
 from tests.support.specs import VALIDATOR
 from tests.validator.butterflies import (
@@ -17,8 +16,8 @@ from tests.validator.butterflies import (
     MINERS,
     UNDRAWN,
     bytes_of_a_leader_alone,
+    check_round,
     hand_in,
-    liars,
     lie,
     owners,
     reductions_told,
@@ -97,15 +96,7 @@ def test_the_next_leader_finishes_the_same_round(
         await until_committed(world, second, owners(world, gone=gone))
 
     asyncio.run(go())
-    check(world, alone, set())
-
-
-def check(world: World, alone: tuple[object, ...], named: set[int]) -> None:
-    state = world.log()
-    assert state.head_node.shards == alone
-    assert (state.term, state.rounds_committed, state.rounds_aborted) == (2, 1, 0)
-    assert liars(world, WATCHER.hotkey) == named
-    assert verify_run(world.store, world.spec.run).merges == 1
+    check_round(world, alone, set(), WATCHER.hotkey, terms=2)
 
 
 def test_who_goes_on_handing_in_to_the_old_leader_is_told_that_it_leads_no_more(
@@ -135,7 +126,7 @@ def test_who_goes_on_handing_in_to_the_old_leader_is_told_that_it_leads_no_more(
 
     asyncio.run(go())
     assert codes == ["", "Retryable"]
-    check(world, alone, set())
+    check_round(world, alone, set(), WATCHER.hotkey, terms=2)
 
 
 @pytest.mark.parametrize("one_network", [False, True], ids=["strangers, honest", "of one /24, all lying alike"])
@@ -160,4 +151,4 @@ def test_a_new_leader_deals_by_the_networks_that_it_has_seen_itself(
     by_miners = "0 of 3 partitions reduced by miners, 3 here: 3 for related owners" if one_network else "3 of 3 "
     assert told[0].startswith(f"round 0: {by_miners}")
     assert told[0].endswith("late: nobody")
-    check(world, alone, set(EVERYBODY) if one_network else set())
+    check_round(world, alone, EVERYBODY if one_network else set(), WATCHER.hotkey, terms=2)

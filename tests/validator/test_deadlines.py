@@ -18,6 +18,7 @@ from validator.round.deadlines import (
     freeze_in_s,
     patience_s,
     policy_of,
+    reduce_until_s,
     seconds_left,
     unseen,
     url_life_s,
@@ -110,3 +111,21 @@ def test_a_new_leader_reads_in_the_log_for_how_long_nobody_led() -> None:
     assert unseen(dataclasses.replace(run, turned_seq=0), 1e15, 50.0).seconds == 0.0, "no round was ever opened"
     paused = dataclasses.replace(run, paused=Pause(4, "ordered", (), 1_000_000))
     assert unseen(paused, 600.0, 50.0).seconds == 0.0, "nobody trains in a pause"
+
+
+@pytest.mark.parametrize(
+    ("dealt_s", "until_s"),
+    [
+        pytest.param(None, 1060.0, id="not dealt: half"),
+        pytest.param(1000.0, 1030.0, id="dealt at once: a quarter"),
+        pytest.param(
+            1048.0, 1078.0, id="dealt by a block of 12 s that is final after three more: a quarter from then on"
+        ),
+        pytest.param(1060.0, 1090.0, id="dealt in the last moment"),
+        pytest.param(1075.0, 1090.0, id="dealt while the leader looked elsewhere: three quarters in all"),
+    ],
+)
+def test_the_leader_waits_for_miners_only_as_long_as_it_can_still_merge_alone(
+    dealt_s: float | None, until_s: float
+) -> None:
+    assert reduce_until_s(1000.0, 120.0, dealt_s) == until_s

@@ -9,7 +9,7 @@ from common.timeouts import LEASE_S
 from tests.support.specs import VALIDATOR
 from tests.validator.test_following import WATCHER, caught_up, may_lead
 from tests.validator.world import World, drive
-from validator.handover import proven_before
+from validator.handover import known_before
 from validator.process import assemble
 
 
@@ -38,7 +38,7 @@ def test_a_new_leader_takes_over_the_rates_that_were_proven_to_the_one_before(da
 
         state = world.log()
         assert state.leader == WATCHER.hotkey
-        assert proven_before(world.store, state, WATCHER.hotkey, {VALIDATOR.hotkey}) == {}, "convicted: not asked"
-        assert proven_before(world.store, state, VALIDATOR.hotkey, ()) == {}, "not what it has said itself"
+        assert known_before(world.store, state, WATCHER.hotkey, {VALIDATOR.hotkey}).rates == {}, "convicted: not asked"
+        assert known_before(world.store, state, VALIDATOR.hotkey, ()).rates == {}, "not what it has said itself"
 
     asyncio.run(go())

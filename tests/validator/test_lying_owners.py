@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from common import keys
 from common.codec.params import F32
-from common.convictions import Conviction, MergedWrongly, ReducedWrongly, decode_conviction
+from common.convictions import Conviction, MergedWrongly, decode_conviction
 from common.data.dataset import Dataset
 from common.model.layout import weights_hash
 from common.runlog.entries import RoundFrozen
@@ -22,11 +22,13 @@ from common.runlog.recompute import MergeResult
 from common.runlog.remerge import rebuild
 from common.runlog.state import RunState
 from common.runlog.verify import verify_run
+from common.spec import ReduceSpec
 from common.store.port import ObjectReader
 from common.store.reader import StoreReader
-from common.units import Revision, ShardId
+from common.units import Revision, RoundId, Sha256, ShardId
 from tests.support.specs import VALIDATOR
 from tests.validator.butterflies import MINERS, UNDRAWN, Twist, bytes_of_a_leader_alone, liars, lie, play_round
+from tests.validator.forging import forged_round
 from tests.validator.test_following import WATCHER, caught_up, follower, may_lead
 from tests.validator.world import World
 from validator import merging
@@ -106,14 +108,39 @@ def test_a_lie_that_does_harm_is_found_before_any_delta_is_suspected(dataset: Da
 
 
 @pytest.mark.parametrize("cut", ["word", "mean"])
-def test_a_leader_whose_evidence_is_gone_is_convicted_itself(dataset: Dataset, tmp_path: Path, cut: str) -> None:
-    """What it took by words or means that nobody can read, it merged by itself."""
+def test_what_can_not_be_read_accuses_nobody(dataset: Dataset, tmp_path: Path, cut: str) -> None:
+    """Words or means that a commit went by are not there: it is not proved, and nobody is blamed for it."""
     world = lied(dataset)
     for info in list(world.store.list(keys.run_prefix(world.spec.run))):
         parts = keys.parse_key(world.spec.run, info.key)
         assert parts is not None
         if parts.kind == {"word": "reduction", "mean": "mean"}[cut]:
             world.store.delete(info.key)
+
+    async def go() -> None:
+        watching = follower(world, tmp_path)
+        for _ in range(10):
+            await watching.driver.step()
+            world.clock.advance(5.0)
+        assert list(watching.convictions.everything()) == []
+
+    asyncio.run(go())
+    with pytest.raises(VerifyError):
+        verify_run(world.store, world.spec.run)
+
+
+@pytest.mark.parametrize("length", ["longer", "no float", "one value", "nothing"])
+def test_a_mean_of_another_length_than_its_partition_is_its_leaders_fault_and_ends_nobodys_process(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    """A leader and its own miners sign and take it."""
+    bodies: dict[str, Callable[[F32], bytes]] = {
+        "longer": lambda values: values.tobytes() + b"\0" * 4,
+        "no float": lambda values: values.tobytes()[:-1],
+        "one value": lambda values: values.tobytes()[:4],
+        "nothing": lambda _: b"",
+    }
+    world = forged_round(dataset, monkeypatch, lambda mean: mean + np.float32(0.3), bodies[length])
 
     async def go() -> None:
         watching, [found] = await watched(world, tmp_path)
@@ -123,6 +150,40 @@ def test_a_leader_whose_evidence_is_gone_is_convicted_itself(dataset: Dataset, t
     asyncio.run(go())
     with pytest.raises(VerifyError):
         verify_run(world.store, world.spec.run)
+
+
+def test_nobody_leads_on_from_lies_that_do_harm_though_a_leader_let_them_pass(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that makes common cause with all owners: what it commits is measured by those who follow."""
+    noise = np.random.default_rng(0)
+    world = forged_round(dataset, monkeypatch, lambda mean: mean + 3 * noise.standard_normal(len(mean)))
+
+    async def go() -> None:
+        watching, found = await watched(world, tmp_path)
+        assert {one.kind for one in found} == {"reduced_wrongly"}
+        assert "not led on from here" in watching.board.waiting_for
+        standby = assemble(may_lead(world))
+        for _ in range(80):
+            await standby.driver.step()
+            world.clock.advance(0.5)
+        assert not standby.board.leadership.leading
+
+    asyncio.run(go())
+
+
+def test_a_lie_that_the_leader_caught_is_proved_by_the_plan_and_outlives_the_leader(dataset: Dataset) -> None:
+    world = World(dataset, reduce=ReduceSpec("butterfly", 4, 2, 4))
+    validator = asyncio.run(play_round(world, {1: lie}))
+    liar = world.miners[1].signer.hotkey
+    reader, log = StoreReader(world.store), LogReader(StoreReader(world.store), world.spec)
+    found = list(validator.convictions.everything())
+    assert {(one.kind, one.accused) for one in found} == {("reduced_wrongly", liar)}
+    assert all(recheck(reader, log, one).proved for one in found)
+    asyncio.run(validator.convictions.flush())
+    again = world.validator()
+    assert again.board.members.barred_until(liar) > 1
+    assert set(again.driver._following.lies_of(RoundId(0))) == {liar}
 
 
 def test_a_leader_that_merges_something_else_than_what_it_names_is_convicted(
@@ -156,20 +217,22 @@ def test_honest_owners_are_not_convicted_and_a_false_conviction_is_not_proved(da
         assert (await watched(world, tmp_path / "honest"))[1] == []
         _, [true, *_] = await watched(other, tmp_path / "lied")
         node = world.log().revisions[Revision(1)]
-        assert true.reduced_wrongly is not None
-        slot = await world.validator().board.journal.slot_sha256(node.seq)
-        assert slot is not None
-        moved = replace(true, seq=node.seq, slot_sha256=slot)
+        fault = true.reduced_wrongly
+        assert fault is not None
+        assert node.plan_seq is not None
+        assert node.plan_sha256 is not None
+        moved = replace(true, seq=node.plan_seq, slot_sha256=node.plan_sha256)
         assert not recheck(reader, log, moved).proved
-        there = LogReader(StoreReader(other.store), other.spec)
-        bent = replace(true.reduced_wrongly.mean, hotkey=VALIDATOR.hotkey)
-        blamed = replace(true, reduced_wrongly=ReducedWrongly(Revision(1), bent))
-        assert not recheck(StoreReader(other.store), there, blamed).proved
-        beyond = replace(true.reduced_wrongly.mean, shard=ShardId(9))
-        assert not recheck(
-            StoreReader(other.store), there, replace(true, reduced_wrongly=ReducedWrongly(Revision(1), beyond))
-        ).proved
+        there, lied_of = StoreReader(other.store), LogReader(StoreReader(other.store), other.spec)
+        for lie_of in (
+            {"hotkey": VALIDATOR.hotkey},
+            {"shard": ShardId(9)},
+            {"partition": 99},
+            {"found": Sha256("0" * 64)},
+        ):
+            bent = replace(fault, mean=replace(fault.mean, **lie_of))  # type: ignore[arg-type]  # fields by name
+            assert not recheck(there, lied_of, replace(true, reduced_wrongly=bent)).proved
         leader = replace(true, reduced_wrongly=None, merged_wrongly=MergedWrongly(Revision(1), ()))
-        assert not recheck(StoreReader(other.store), there, leader).proved
+        assert not recheck(there, lied_of, leader).proved
 
     asyncio.run(go())

@@ -237,4 +237,10 @@ def move_by_owner(world: World, old: MemoryStore, new: MemoryStore, move: Storag
     def append(state: RunState, data: StorageMoved) -> RunState:
         return append_owned(writer, state, data, "moves")
 
-    move_run(Buckets(old, new, world.spec), move, append, lambda: None, lambda _: None)
+    move_run(
+        Buckets(old, new, world.spec, lambda put, body: new.redeem_put(put.url, put.headers, body)),
+        move,
+        append,
+        lambda: None,
+        lambda _: None,
+    )

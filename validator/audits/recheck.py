@@ -1,20 +1,24 @@
-"""A conviction checked again by anybody, from the bucket and the conviction's own bytes: nobody's word is taken.
+"""Convictions checked again by anybody, from the bucket and their own bytes: nobody's word is taken.
 
-The log is replayed from its genesis, so that the accused slot is proved by the chain of hashes, and the accused led its
-term by the log's rules. Then each kind is judged anew by the code that found it. Blocking.
+The log is replayed from its genesis, once for all of them, so that each accused slot is proved by the chain of hashes,
+and the accused led its term by the log's rules. Then each kind is judged anew by the code that found it. Invariant: a
+revision is merged again once, however many convictions name it. Blocking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from common.convictions import MAX_CODE, Conviction, MergedWrongly, ReducedWrongly, RejectedFalsely
 from common.errors import Rejected
-from common.runlog.entries import Entry, RoundFrozen
+from common.model.layout import run_layouts
+from common.runlog.entries import Entry, PlanMember, RoundFrozen
 from common.runlog.leftout import judge
 from common.runlog.reader import LogReader
-from common.runlog.remerge import Compared, compare, rebuild
+from common.runlog.reduced import why_not_wrong
+from common.runlog.remerge import Compared, compare, read_delta, rebuild
 from common.runlog.replay import Step
 from common.runlog.state import RunState
 from common.store.port import ObjectReader
@@ -30,75 +34,111 @@ class Rechecked:
     why: str
 
 
+@dataclass
+class _Slot:
+    """An accused entry that counts, and the state after it."""
+
+    reader: ObjectReader
+    state: RunState
+    entry: Entry
+    merged: dict[Revision, list[Compared]] = field(default_factory=dict)
+
+    def compared(self, revision: Revision) -> list[Compared]:
+        """Of each shard what merging the revision again gives; none when the slot does not commit it."""
+        node = self.state.revisions.get(revision)
+        if node is None or node.seq != self.entry.seq or node.parent is None:
+            return []
+        if revision not in self.merged:
+            reader, state, parent = self.reader, self.state, node.parent
+            shards = (ShardId(shard) for shard in range(state.spec.num_shards))
+            bases = (rebuild(reader, state, parent, shard)[0] for shard in shards)
+            self.merged[revision] = [compare(reader, state, node, base) for base in bases]
+        return self.merged[revision]
+
+
 def recheck(reader: ObjectReader, log: LogReader, conviction: Conviction) -> Rechecked:
-    """Judge again. Raises ``Retryable`` when the store stays away, and ``Rejected`` for a log that can't be read."""
-    found = _accused(log.steps(), conviction)
-    if found is None:
-        return Rechecked(False, f"slot {conviction.seq} of the log is not the entry that it accuses")
-    state, entry = found
-    if entry.signer != conviction.leader:
-        return Rechecked(False, f"slot {conviction.seq} is {entry.signer}'s, not {conviction.leader}'s")
+    """Judge one again. Raises as ``recheck_all``."""
+    return recheck_all(reader, log, [conviction])[0]
+
+
+def recheck_all(reader: ObjectReader, log: LogReader, convictions: Sequence[Conviction]) -> list[Rechecked]:
+    """Judge each again, in order, while the log is replayed as far as the last accused slot.
+
+    Raises ``Retryable`` when the store stays away, and ``Rejected`` for a log that can't be read.
+    """
+    waiting: dict[int, list[int]] = defaultdict(list)
+    for index, conviction in enumerate(convictions):
+        waiting[conviction.seq].append(index)
+    found: dict[int, Rechecked] = {}
+    steps: Iterator[Step] = log.steps() if waiting else iter(())
+    for step in steps:
+        seq = step.state.next_seq - 1
+        accusers = waiting.pop(seq, [])
+        if accusers and step.void is None and step.entry is not None:
+            slot = _Slot(reader, step.state, step.entry)
+            found |= {index: _recheck(slot, convictions[index]) for index in accusers}
+        if not waiting:
+            break
+    return [found.get(index) or _not_the_entry(one) for index, one in enumerate(convictions)]
+
+
+def _not_the_entry(conviction: Conviction) -> Rechecked:
+    return Rechecked(False, f"slot {conviction.seq} of the log is not the entry that it accuses")
+
+
+def _recheck(slot: _Slot, conviction: Conviction) -> Rechecked:
+    if slot.entry.slot_sha256 != conviction.slot_sha256:
+        return _not_the_entry(conviction)
+    if slot.entry.signer != conviction.leader:
+        return Rechecked(False, f"slot {conviction.seq} is {slot.entry.signer}'s, not {conviction.leader}'s")
     try:
-        return _judge(reader, state, entry, conviction)
+        return _judge(slot, conviction)
     except Rejected as refusal:
         return Rechecked(False, f"it can't be checked from what the bucket holds: {refusal}")
 
 
-def _accused(steps: Iterator[Step], conviction: Conviction) -> tuple[RunState, Entry] | None:
-    """The accused entry, if it counts, and the state after it."""
-    for step in steps:
-        if step.entry is not None and step.entry.seq == conviction.seq:
-            counts = step.void is None and step.entry.slot_sha256 == conviction.slot_sha256
-            return (step.state, step.entry) if counts else None
-    return None
-
-
-def _judge(reader: ObjectReader, state: RunState, entry: Entry, conviction: Conviction) -> Rechecked:
+def _judge(slot: _Slot, conviction: Conviction) -> Rechecked:
     if conviction.left_out is not None:
-        judged = judge(conviction.left_out.opened(state.run), entry)
+        judged = judge(conviction.left_out.opened(slot.state.run), slot.entry)
         return Rechecked(judged.guilty, judged.why)
     if conviction.merged_wrongly is not None:
-        return _merged(reader, state, entry, conviction.merged_wrongly)
+        return _merged(slot, conviction.merged_wrongly)
     if conviction.reduced_wrongly is not None:
-        return _reduced(reader, state, entry, conviction.reduced_wrongly)
+        return _reduced(slot, conviction.reduced_wrongly)
     assert conviction.rejected_falsely is not None, "a conviction has one kind"
-    return _rejected(reader, state, entry, conviction.rejected_falsely)
+    return _rejected(slot, conviction.rejected_falsely)
 
 
-def _rejected(reader: ObjectReader, state: RunState, entry: Entry, fault: RejectedFalsely) -> Rechecked:
+def _rejected(slot: _Slot, fault: RejectedFalsely) -> Rechecked:
+    entry = slot.entry
     members = entry.data.members if isinstance(entry.data, RoundFrozen) and entry.data.attempt == 0 else ()
     place = (fault.shard, fault.hotkey, fault.made_for, fault.delta_sha256, fault.code)
     for member in members:
         if (member.shard, member.hotkey, member.round, member.delta.sha256, member.code[:MAX_CODE]) == place:
-            again = look_again(reader, state.spec, member)
+            again = look_again(slot.reader, slot.state.spec, member)
             return Rechecked(again.finding == "false", again.why)
     return Rechecked(False, f"slot {entry.seq} does not reject such a delta")
 
 
-def _reduced(reader: ObjectReader, state: RunState, entry: Entry, fault: ReducedWrongly) -> Rechecked:
-    mean = fault.mean
-    if not 0 <= mean.shard < state.spec.num_shards:
-        return Rechecked(False, f"there is no shard {mean.shard}")
-    wrong = [found for one in _compared(reader, state, entry, fault.revision) for found in one.wrong_means]
-    if mean not in wrong:
-        return Rechecked(False, f"slot {entry.seq} took no such mean of {mean.hotkey}, or it is right")
-    told = f"its signed mean of partition {mean.partition} of shard {mean.shard} is {mean.found[:16]}…"
-    return Rechecked(True, f"{told}, the plan's deltas give {mean.computed[:16]}…")
+def _reduced(slot: _Slot, fault: ReducedWrongly) -> Rechecked:
+    mean, plan, spec = fault.mean, slot.entry.data, slot.state.spec
+    if not isinstance(plan, RoundFrozen) or not 0 <= mean.shard < spec.num_shards:
+        return Rechecked(False, f"slot {slot.entry.seq} is no plan of such a shard")
+    count = run_layouts(spec.model, spec.num_shards)[mean.shard].total
+
+    def read(member: PlanMember) -> bytes:
+        return read_delta(slot.reader, spec.run, member)
+
+    why = why_not_wrong(slot.reader, spec, plan, slot.entry.slot_sha256, count, mean, read)
+    if why:
+        return Rechecked(False, why)
+    return Rechecked(True, f"{mean.hotkey} signed {mean.found[:16]}…, the plan's deltas give {mean.computed[:16]}…")
 
 
-def _compared(reader: ObjectReader, state: RunState, entry: Entry, revision: Revision) -> list[Compared]:
-    """Of each shard what merging the revision again gives; none when the slot does not commit it."""
-    node = state.revisions.get(revision)
-    if node is None or node.seq != entry.seq or node.parent is None:
-        return []
-    shards = (ShardId(shard) for shard in range(state.spec.num_shards))
-    return [compare(reader, state, node, rebuild(reader, state, node.parent, shard)[0]) for shard in shards]
-
-
-def _merged(reader: ObjectReader, state: RunState, entry: Entry, fault: MergedWrongly) -> Rechecked:
-    compared = _compared(reader, state, entry, fault.revision)
+def _merged(slot: _Slot, fault: MergedWrongly) -> Rechecked:
+    compared = slot.compared(fault.revision)
     if not compared:
-        return Rechecked(False, f"slot {entry.seq} does not commit revision {fault.revision}")
+        return Rechecked(False, f"slot {slot.entry.seq} does not commit revision {fault.revision}")
     differences = [difference for one in compared for difference in one.differences]
     if not differences:
         return Rechecked(False, f"merging revision {fault.revision} again gives every hash that was committed")

@@ -3,7 +3,9 @@
 Decided are the reasons that lie in the delta itself: how it decodes, whether its numbers are finite, whether it is
 empty, the hashes of its partitions, its base. Not decided, and never held against a leader, is what depends on its
 clock (what came, when, and how much work was seen), on the other deltas (copies, norms, directions) or on a measured
-loss. A reason that nobody knows is judged by the bytes. Blocking, but for nothing else impure.
+loss. Nor is a reason that this version does not know: a newer leader may have it from a gate that is not here yet.
+That lets no leader get away with more, since the reasons that only it can know do as much. Blocking, but for nothing
+else impure.
 """
 
 from __future__ import annotations
@@ -31,11 +33,30 @@ OTHERS = frozenset({"duplicate", "norm_too_large", "wrong_direction", SUSPECT})
 """Depends on the other deltas, or on a loss that was measured."""
 
 
+OF_ITS_BYTES = frozenset(
+    {
+        "wrong_size",
+        "checksum_mismatch",
+        "bad_magic",
+        "wrong_schema",
+        "bad_header",
+        "bad_indices",
+        "bad_magnitude",
+        "non_canonical",
+        "bad_partitions",
+        "non_finite",
+        "zero_delta",
+    }
+)
+"""What ``check_bytes``, with the decoders behind it, and ``check_delta`` find: follows from the delta alone."""
+
+
 @dataclass(frozen=True)
 class Again:
     """What a rejection looks like when it is checked again."""
 
-    finding: Literal["right", "false", "undecided"]
+    finding: Literal["right", "false", "undecided", "not_known"]
+    """not_known: this version has no such reason, and no opinion."""
     why: str
 
 
@@ -47,6 +68,8 @@ def look_again(reader: ObjectReader, spec: RunSpec, member: PlanMember) -> Again
         return Again("undecided", f"{member.code} depends on other deltas, or on a measured loss")
     if member.code == "base_mismatch":
         return Again("false", f"the log itself has it on revision {member.base_revision}, which this plan takes")
+    if member.code not in OF_ITS_BYTES:
+        return Again("not_known", f"this version of brigade does not know the reason {member.code!r}")
     try:
         manifest = _manifest(reader, spec, member)
         body = read_delta(reader, spec.run, member)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.convictions import MAX_CONVICTION_BYTES, Conviction, decode_conviction
 from common.errors import OperatorError, Rejected
 from common.runlog.proving import VerifyError
-from common.units import printable
-from validator.audits.recheck import Rechecked, recheck
+from common.units import Hotkey, printable
+from validator.audits.recheck import Rechecked, recheck, recheck_all
 from validator.run_place import Place
 
 
-def told_again(place: Place, conviction: Conviction) -> str:
-    """One of those in the bucket, in a line."""
-    return _line(conviction, recheck(place.reader, place.log(), conviction))
+def told_again(place: Place, convictions: Sequence[Conviction], unheard: Mapping[Hotkey, int]) -> list[str]:
+    """Those in the bucket, each in a line, and how many of each signer are not looked at."""
+    found = recheck_all(place.reader, place.log(), convictions) if convictions else []
+    lines = [_line(conviction, again) for conviction, again in zip(convictions, found, strict=True)]
+    return lines + [
+        f"not looked at: {count} older convictions said by validator {signer}" for signer, count in unheard.items()
+    ]
 
 
 def proved_from_file(place: Place, path: Path) -> str:

@@ -7,6 +7,7 @@ times of the processes in ``common.timeouts``. How the times hang together:
     submit    from CLOSING to the freeze at the latest: encode, upload, check. Upload URLs die with it
     finish    from the freeze to the commit at the latest, with all attempts
     patience  from CLOSING to the freeze as far as one usual member is worth waiting for: what miners plan with
+    reduce    of what is left to finish at the plan: until the deal half at most, from it on a quarter for the owners
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from validator.round.facts import Held, MemberFacts, Phase, RoundPolicy, RoundSt
 LEAST_FINISH_S = 120.0  # judging and merging are the leader's own work: generous, since giving up loses the round
 READ_SHARE = 1 / 3
 """Of the time to finish: so long the leader tries to read what was delivered; what it can't read is left out."""
+DEAL_SHARE = 1 / 2
+"""Of what is left to finish when a plan is there: so long at most the leader waits for the block by which the plan's
+partitions are dealt to miners. Blocks of 12 s that are final after three more come within 48 s."""
+REDUCE_SHARE = 1 / 4
+"""Of the same: so long miners have to reduce, from the deal on."""
+ALONE_SHARE = 1 / 4
+"""Of the same: so much stays for the leader, who may have to merge alone then."""
 OVERLAP_WASTE = 0.1
 """Share of their work that those who wait lose while they go on training: it rests on an older revision."""
 SPARE_MANIFESTS = 8
@@ -125,6 +133,14 @@ def seconds_left(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
 def reading_left_s(state: RoundState, now_s: float, policy: RoundPolicy) -> float:
     """Of a frozen round: until the time for reading what was delivered is over; below 0 when it is."""
     return seconds_left(state, now_s, policy) - (1 - READ_SHARE) * policy.finish_deadline_s
+
+
+def reduce_until_s(planned_s: float, left_s: float, dealt_s: float | None) -> float:
+    """Until when the leader waits for miners: of a plan that came at ``planned_s``, with ``left_s`` left to finish, and
+    whose partitions were dealt at ``dealt_s``; None: not yet."""
+    if dealt_s is None:
+        return planned_s + DEAL_SHARE * left_s
+    return min(dealt_s + REDUCE_SHARE * left_s, planned_s + (1 - ALONE_SHARE) * left_s)
 
 
 def url_life_s(state: RoundState, now_s: float, policy: RoundPolicy) -> float:

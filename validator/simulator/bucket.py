@@ -104,8 +104,9 @@ class BucketRecords:
         return stored
 
     def kept(self, round_id: RoundId) -> list[StoredSubmission]:
-        listed = self.store.list(keys.round_prefix(self.spec.run, round_id))
-        return [self._read_manifest(info.key) for info in listed if info.key.endswith(".json")]
+        listed = [info.key for info in self.store.list(keys.round_prefix(self.spec.run, round_id))]
+        found = [(key, keys.parse_key(self.spec.run, key)) for key in listed]
+        return [self._read_manifest(key) for key, parts in found if parts is not None and parts.kind == "manifest"]
 
     def kept_for(self, manifest: Manifest) -> StoredSubmission | None:
         key = _manifest_key(manifest)

@@ -1,9 +1,10 @@
 """A simulated miner's duties in the butterfly: what ``miner.reducer`` does, over the machine's links.
 
-A hand-in's partitions are read one after the other, as the real reducer does: of every accepted delta the header and
-the byte range, two requests of one round trip each. The round trips of a partition are waited for together and its
-bytes then move together, which takes as long. Training and submissions go on beside it and share the links. Invariant:
-a hand-in ends handed in, refused, out of time, or with its process; what it has moved until then is booked.
+As the real reducer it reads of every accepted delta the header once a plan, and the byte range of each partition, so
+many requests at a time, and hands means in piece by piece. The partitions that fill these requests are a gulp: its
+round trips are waited for together and its bytes then move together, which takes as long or a little longer. Training
+and submissions go on beside it and share the links. Invariant: a turn ends handed in, refused, out of time, or with its
+process; what it has moved until then is booked.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from common.codec.container import HEADER_BYTES
 from common.errors import Rejected
 from common.reductions import Copy, Reduction
 from common.runlog.recompute import accepted_members
 from common.spec import SCHEMA
 from common.units import Sha256
 from miner.duties import MOST_HELD_BYTES
+from miner.means import PIECE_BYTES, PIECES, READS_AT_A_TIME
 from validator.reducing import Place
 from validator.simulator.events import Timer
 from validator.simulator.links import Link, Transfer
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
     from validator.simulator.reduction import Wanted
     from validator.simulator.world import World
 
-REQUESTS = 2
-"""For each delta of each partition: header and range."""
+Duty = tuple[Place, Sha256]
+"""A partition, and the hash of what is to be read of it."""
 
 
 class Duties:
@@ -38,31 +41,40 @@ class Duties:
     def __init__(self, world: World, miner: Miner) -> None:
         self._world = world
         self._miner = miner
-        self._hand_in: HandIn | None = None
+        self._turn: Turn | None = None
+        self._known = Sha256("")
+        """The plan whose headers were read."""
 
     def heard(self) -> None:
         """A heartbeat's reply came: begin what it asks for, unless something is under way."""
         leader = self._world.post.leader_of(self._miner)
-        wanted = leader.reduction.view(self._miner.hotkey) if leader is not None and self._hand_in is None else None
+        wanted = leader.reduction.view(self._miner.hotkey) if leader is not None and self._turn is None else None
         if wanted is not None:
-            self._hand_in = HandIn(self._world, self._miner, wanted, self._ended)
-            self._hand_in.begin()
+            self._turn = Turn(self._world, self._miner, wanted, self._known == wanted.plan_sha256, self._ended)
+            self._turn.begin()
 
     def end(self) -> None:
         """The process is gone."""
-        if self._hand_in is not None:
-            self._hand_in.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
 
     def _ended(self) -> None:
         """The next reply tells whether more is due."""
-        self._hand_in = None
+        assert self._turn is not None
+        if self._turn.knows_headers:
+            self._known = self._turn.plan_sha256
+        self._turn = None
         self._miner.later(self._world.spec.round.heartbeat_s, self.heard)
 
 
-class HandIn:
-    """The means of one hand-in on their way."""
+class Turn:
+    """What one reply asked for, on its way."""
 
-    def __init__(self, world: World, miner: Miner, wanted: Wanted, then: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, miner: Miner, wanted: Wanted, knows_headers: bool, then: Callable[[], None]
+    ) -> None:
+        self.knows_headers = knows_headers
+        """Of the plan's deltas."""
         self._world = world
         self._miner = miner
         self._wanted = wanted
@@ -70,12 +82,18 @@ class HandIn:
         self._over = False
         self._left = self._first_duties(wanted)
         self._made: dict[Copy, bytes] = {}
+        """The piece that is made or handed in now."""
+        self._piece_until_s = 0.0
         self._transfer: tuple[Link, Transfer] | None = None
         self._timer: Timer | None = None
 
+    @property
+    def plan_sha256(self) -> Sha256:
+        return self._wanted.plan_sha256
+
     def begin(self) -> None:
         self._timer = self._miner.later(self._wanted.seconds_left, self._end)
-        self._read()
+        self._next_piece()
 
     def cancel(self) -> None:
         """Nobody waits for it any more; what has moved of a transfer under way has moved."""
@@ -88,9 +106,9 @@ class HandIn:
             link.cancel(transfer)
             self._book(link, moved)
 
-    def _first_duties(self, wanted: Wanted) -> list[tuple[Place, Sha256]]:
+    def _first_duties(self, wanted: Wanted) -> list[Duty]:
         """As many as may be held, at least one."""
-        first: list[tuple[Place, Sha256]] = []
+        first: list[Duty] = []
         held_bytes = 0
         for duty in wanted.duties:
             size_bytes = self._world.ranges.mean_bytes(duty[0][1])
@@ -100,25 +118,45 @@ class HandIn:
             first.append(duty)
         return first
 
+    def _next_piece(self) -> None:
+        """Until all that was begun with is handed in."""
+        self._made = {}
+        self._piece_until_s = self._world.queue.now_s + self._wanted.seconds_left / PIECES
+        if self._left:
+            self._read()
+        else:
+            self._end()
+
     def _read(self) -> None:
-        """The next partition, until all are read."""
-        if not self._left:
-            self._hand_in(self._put)
-            return
-        (_, partition), inputs = self._left.pop(0)
+        """The next gulp, until the piece is made."""
         members = accepted_members(self._wanted.plan, SHARD)
-        waits_s = (REQUESTS * len(members) - 1) * 2 * self._world.storage.latency_s
-        size_bytes = self._world.ranges.read_bytes(members, partition)
+        requests = 0 if self.knows_headers else len(members)
+        size_bytes = requests * HEADER_BYTES
+        gulp: list[Duty] = []
+        while self._left and (not gulp or requests < READS_AT_A_TIME):
+            gulp.append(self._left.pop(0))
+            requests += len(members)
+            size_bytes += self._world.ranges.read_bytes(members, gulp[-1][0][1])
+        waits_s = max(0.0, requests / READS_AT_A_TIME - 1) * 2 * self._world.storage.latency_s
 
         def asked(_: object) -> None:
             self._miner.later(waits_s, self._guarded(lambda: self._move(self._miner.machine.down, size_bytes, read)))
 
         def read() -> None:
-            copy, body = self._world.means.make(self._wanted.plan, partition, inputs)
-            self._made[copy] = body
-            self._read()
+            self.knows_headers = True
+            for (_, partition), inputs in gulp:
+                copy, body = self._world.means.make(self._wanted.plan, partition, inputs)
+                self._made[copy] = body
+            if self._left and not self._piece_is_made():
+                self._read()
+            else:
+                self._hand_in(self._put)
 
         self._world.post.ask_storage(self._miner, lambda reply: None if self._over else asked(reply))
+
+    def _piece_is_made(self) -> bool:
+        made_bytes = sum(copy.mean.size_bytes for copy in self._made)
+        return made_bytes >= PIECE_BYTES or self._world.queue.now_s >= self._piece_until_s
 
     def _hand_in(self, told: Callable[[list[Copy]], None]) -> None:
         """Say what was made; the leader tells what is still to be put."""
@@ -142,7 +180,7 @@ class HandIn:
     def _put(self, missing: list[Copy]) -> None:
         """One mean after the other; then the leader looks whether they are there."""
         if not missing:
-            self._hand_in(lambda _: self._end())
+            self._hand_in(lambda _: self._next_piece())
             return
         copy, size_bytes = missing[0], self._world.ranges.mean_bytes(missing[0].partition)
 

@@ -20,10 +20,10 @@ from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.typed import to_json
 from common.units import Hotkey, Sha256, sha256_hex
-from validator.butterfly import REDUCE_SHARE
 from validator.dealing import deal_of, drawn
 from validator.means import Handed
 from validator.reducing import Place, Reducing
+from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 from validator.simulator.records import SHARD
 from validator.simulator.settings import Settings
@@ -57,7 +57,6 @@ class LeadersReduction:
         self._plan: RoundFrozen | None = None
         self._after: int | None = None
         """The block after the plan."""
-        self._since_s = 0.0
 
     def awaited(self, current: Round) -> bool:
         """Whether the merge of the newest plan waits for owners or chain."""
@@ -66,9 +65,9 @@ class LeadersReduction:
             return False
         now_s = world.queue.now_s
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
-            deadline_s = now_s + REDUCE_SHARE * current.policy.finish_deadline_s
-            self._reducing = Reducing(plan.round, plan_sha256, deadline_s)
-            self._plan, self._after, self._since_s = plan, None, now_s
+            left_s = seconds_left(current.state, now_s, current.policy)
+            self._reducing = Reducing(plan.round, plan_sha256, now_s, left_s)
+            self._plan, self._after = plan, None
         reducing = self._reducing
         if reducing.closed or now_s >= reducing.deadline_s:
             return False
@@ -133,8 +132,10 @@ class LeadersReduction:
         # In place of the slot's hash that of what it says: a signature differs from run to run, a simulation must not.
         seed = placement_seed(sha256_hex(dumps(to_json(plan))), block)
         proofs = {SHARD: world.means.proofs(plan)} if _accepted(plan) else {}
-        reducing.begin(deal_of(world.spec, {SHARD: world.means.count}, seed, self._candidates(plan), proofs))
-        world.traffic.of(plan.round).dealt_at_s = world.queue.now_s
+        deal = deal_of(world.spec, {SHARD: world.means.count}, seed, self._candidates(plan), proofs)
+        reducing.begin(deal, world.queue.now_s)
+        traffic = world.traffic.of(plan.round)
+        traffic.dealt_at_s, traffic.dealt_after_s = world.queue.now_s, world.queue.now_s - reducing.planned_s
         world.post.news()
         return True
 
@@ -163,11 +164,12 @@ class LeadersReduction:
             deal = reducing.deal
             traffic.dealt = 0 if deal is None else len(deal.duties)
             traffic.alone = {"a leader alone": traffic.dealt} if traffic.dealt else {}
-            traffic.waited_s = self._world.queue.now_s - self._since_s
+            traffic.waited_s = self._world.queue.now_s - reducing.planned_s
 
     def _book(self, handed: Handed) -> None:
         """As ``validator.means`` decides it: which partitions the leader computes, and why."""
-        members = accepted_members(handed.plan, SHARD)
+        members, reducing = accepted_members(handed.plan, SHARD), self._reducing
+        assert reducing is not None, "only what is closed is booked"
         traffic, ranges = self._world.traffic.of(handed.plan.round), self._world.ranges
         in_memory, moved = ranges.kept(members), 0
         alone: dict[str, int] = {}
@@ -177,12 +179,12 @@ class LeadersReduction:
             why = why or ("the draw" if place in handed.drawn else "")
             if why:
                 alone[why] = alone.get(why, 0) + 1
-                moved += 0 if in_memory else ranges.read_bytes(members, duty.partition, headers=False)
+                moved += 0 if in_memory else ranges.read_bytes(members, duty.partition)
             else:
                 moved += ranges.mean_bytes(duty.partition)
         traffic.dealt, traffic.alone = len(handed.deal.duties), alone
         traffic.gates_bytes, traffic.merge_bytes = ranges.delta_bytes(members), moved
-        traffic.waited_s = self._world.queue.now_s - self._since_s
+        traffic.waited_s = self._world.queue.now_s - reducing.planned_s
 
 
 def host_of(settings: Settings, index: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from common.codec.container import HEADER_BYTES, encoded_size, partition_ranges
+from common.codec.container import encoded_size, partition_ranges
 from common.codec.params import delta_params
 from common.merge.partition import Slice, slices_of
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -30,6 +30,8 @@ class RoundTraffic:
     """Partitions that the leader computed, by reason."""
     dealt_at_s: float = 0.0
     """When, in virtual time."""
+    dealt_after_s: float = 0.0
+    """From the leader's first look at the plan to the deal."""
     waited_s: float = 0.0
     """From the leader's first look at the plan to the beginning of its merge."""
     gates_bytes: int = 0
@@ -56,11 +58,10 @@ class Ranges:
         """Of a dense mean, float32."""
         return self._slices[partition].mean_bytes
 
-    def read_bytes(self, members: tuple[PlanMember, ...], partition: int, headers: bool = True) -> int:
-        """Of a partition in all accepted deltas, with their headers."""
+    def read_bytes(self, members: tuple[PlanMember, ...], partition: int) -> int:
+        """Of a partition in all accepted deltas, without their headers."""
         bases = Counter(member.base_revision for member in members)
-        each = HEADER_BYTES if headers else 0
-        return sum(count * (each + self._of(base)[partition]) for base, count in bases.items())
+        return sum(count * self._of(base)[partition] for base, count in bases.items())
 
     def delta_bytes(self, members: tuple[PlanMember, ...]) -> int:
         """Of all accepted deltas, whole."""
