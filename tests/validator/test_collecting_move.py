@@ -174,8 +174,6 @@ def test_what_is_deleted_when_it_had_been_copied_is_deleted_in_the_new_bucket_to
 
 
 def test_who_has_read_the_move_deletes_nothing_more_where_it_was(retained: Retained, tmp_path: Path) -> None:
-    """Not before a batch, and not in the middle of one, whose rest would go from under the owner's copy."""
-
     async def go() -> None:
         moving, named = await due(retained, tmp_path / "storage.json")
         await moving.move(moved=moving.meanwhile)
