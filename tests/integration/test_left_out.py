@@ -8,7 +8,6 @@ from pathlib import Path
 from common.convictions import decode_conviction
 from common.wire import MAX_REPLY_BYTES, ReportIndex, parse
 from tests.integration.support import SLOWED, begun, spec_for
-from tests.support.localrun import brigade
 from tests.support.rig import SERVED_IP, Rig
 from tests.support.rigging import running
 
@@ -19,7 +18,7 @@ LEADER, FOLLOWER, VICTIM = "validator", "validator-2", "miner-1"
 def test_a_leader_that_leaves_a_receipted_submission_out_is_convicted_by_a_follower_without_keys(
     tmp_path: Path,
 ) -> None:
-    with running(tmp_path / "run", spec_for(2), miners=2, validators=2) as rig:
+    with running(tmp_path / "run", spec_for(2, steps=10), miners=2, validators=2) as rig:
         victims = rig.folder / "left-out"
         rig.start_validator(name=LEADER, wrong=("--leave-out", str(victims)))
         rig.start_validator(name=FOLLOWER, keys=False)
@@ -43,17 +42,11 @@ def test_a_leader_that_leaves_a_receipted_submission_out_is_convicted_by_a_follo
         assert plan.of(VICTIM) == []
         assert plan.of("miner-2") != []
 
-        good, bad = tmp_path / "conviction.json", tmp_path / "changed.json"
+        good = tmp_path / "conviction.json"
         good.write_bytes(body)
-        bad.write_bytes(body.replace(leader.encode(), rig.wallets.validators[1].hotkey_ss58.encode()))
         proved = rig.verify("--conviction", str(good))
         assert proved.returncode == 0, proved.stdout + proved.stderr
         assert "left out" in proved.stdout
-        words = ("--dir", str(rig.folder), "--run", rig.spec.run)
-        refused = brigade("run", "verify", *words, "--conviction", str(bad))
-        assert refused.returncode != 0, refused.stdout
-        whole = brigade("run", "verify", *words)
-        assert whole.returncode == 0, whole.stdout + whole.stderr
 
 
 def convictions(rig: Rig) -> list[str]:

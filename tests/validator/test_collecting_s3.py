@@ -126,21 +126,23 @@ def there(world: World) -> set[str]:
         return {info.key for info in world.store.list("")}
 
 
-def agrees(world: World, before: set[str]) -> set[str]:
-    """What has gone, all of it named by the log; whatever the others need is whole, by its bytes."""
-    state, gone = world.log(), before - there(world)
-    parsed = [keys.parse_key(world.spec.run, key) for key in gone]
+def gone(world: World, before: set[str]) -> set[str]:
+    """What is there no more, all of it named by the log."""
+    state, missing = world.log(), before - there(world)
+    parsed = [keys.parse_key(world.spec.run, key) for key in missing]
     assert all(parts is not None and is_named(state, parts) for parts in parsed)
-    with world.unwatched():
-        reader = StoreReader(world.store)
-        for revision in range(state.floor, state.next_revision):
-            built = materialise(reader, state, Revision(revision))
-        follower = materialise(reader, state, state.floor)
-        held = Held(state.floor, state.revisions[state.floor].sha256, follower.shards[0])
-        assert bring_to_head(reader, state, held).sha256 == state.head_node.sha256
-        assert built.revision == state.next_revision - 1
-        verify_run(world.store, world.spec.run)
-    return gone
+    return missing
+
+
+def nothing_else_is_missing(world: World) -> None:
+    """Every revision that is kept, who follows from the oldest of them, and all that `brigade run verify` reads."""
+    state, reader = world.log(), StoreReader(world.store)
+    for revision in range(state.floor + 1, state.next_revision):
+        materialise(reader, state, Revision(revision))
+    oldest = materialise(reader, state, state.floor)
+    held = Held(state.floor, state.revisions[state.floor].sha256, oldest.shards[0])
+    assert bring_to_head(reader, state, held).sha256 == state.head_node.sha256
+    verify_run(world.store, world.spec.run)
 
 
 class Kill:
@@ -190,7 +192,7 @@ def test_leaders_killed_at_every_point_of_the_deletes_leave_the_rest_to_the_next
         kill.wait.set()
         await leader.driver.collector.idle()
         kill.bury()
-        assert agrees(world, before) == set()
+        assert gone(world, before) == set()
 
         # In the middle of a batch.
         leader = await led(world)
@@ -200,18 +202,20 @@ def test_leaders_killed_at_every_point_of_the_deletes_leave_the_rest_to_the_next
         kill = Kill(world, lambda deletes, *_: deletes == 2)
         await collect(leader)
         kill.bury()
-        assert len(agrees(world, before)) == 1
+        assert len(gone(world, before)) == 1
+        nothing_else_is_missing(world)
 
         # Between two batches.
         leader = await led(world)
         kill = Kill(world, lambda deletes, operation, key: deletes == 2 and operation == "get" and "/log/" in key)
         await collect(leader)
         kill.bury()
-        assert len(agrees(world, before)) == 3
+        assert len(gone(world, before)) == 3
 
         other = await taken_over(world)
         await go_on(world, other, world.log().head + 1)
-        assert named <= agrees(world, before)
+        assert named <= gone(world, before)
+        nothing_else_is_missing(world)
         assert not named & named_and_there(world)
 
     asyncio.run(go())
@@ -235,10 +239,11 @@ def test_a_server_that_is_killed_in_the_middle_of_a_batch_finds_its_leader_going
         await collect(leader)
         world.store.before = None
         server[0].start(die_with_parent=True, ready_within_s=120.0)
-        assert agrees(world, before) == {deletes[0]}
+        assert gone(world, before) == {deletes[0]}
         await collect(leader)
         await go_on(world, leader, world.log().head + 1)
-        assert named <= agrees(world, before)
+        assert named <= gone(world, before)
+        nothing_else_is_missing(world)
         assert world.log().term == leader.board.leadership.term
 
     asyncio.run(go())
