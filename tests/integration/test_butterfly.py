@@ -49,6 +49,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         for name in MINERS[:-1]:
             rig.start_miner(name, *SLOWED)
         rig.start_miner(MINERS[-1], *SLOWED, wrong=("--orders", str(orders)))
+        rig.until(lambda: rig.status is not None and rig.status.leading, "the first validator leads")
         rig.start_validator(name=SECOND)
         begun(rig, MINERS)
         pids = {name: rig.parts[name].process.pid for name in MINERS}
