@@ -69,6 +69,7 @@ class Butterfly:
             await self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
+        reducing.follow(current, current.state.held_s)
         if reducing.closed or self._board.now_s() >= reducing.deadline_s:
             return ""
         await self._look(reducing, current, plan)
@@ -150,6 +151,7 @@ class Butterfly:
         current, reducing = self._board.round, self._reducing
         if reducing is None or current is None or current.opened.plan_sha256 != reducing.plan_sha256:
             return None
+        reducing.follow(current, current.state.held_s)
         return reducing
 
     def _led(self) -> Reducing:
