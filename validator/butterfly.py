@@ -72,6 +72,7 @@ class Butterfly:
             await self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
+        reducing.follow(current, current.state.held_s)
         if not reducing.waits(self._board.now_s()):
             return ""
         if reducing.deal is None and not candidates(self._board, current, plan):
@@ -161,6 +162,7 @@ class Butterfly:
         current, reducing = self._board.round, self._reducing
         if reducing is None or current is None or current.opened.plan_sha256 != reducing.plan_sha256:
             return None
+        reducing.follow(current, current.state.held_s)
         return reducing
 
     def _led(self) -> Reducing:
