@@ -80,6 +80,8 @@ class Liar:
         return encode(target * factor, params)
 
     def _replace_reduce(self) -> None:
+        import miner.means
+
         reduce, liar = miner.means.reduce_partition, self
 
         def lying(*words: Any) -> PartitionMean:
