@@ -4,9 +4,12 @@ Invariants: nothing here can lose a round or change what it commits: whatever th
 chance comes from, do not give by a deadline, the leader computes. Only a round's first plan is dealt; when its merge
 does harm, the leader goes on alone. A new leader deals anew: it trusts nothing that another one has counted.
 
-The owners of a plan follow from its hash and the first final block after it, so that no leader and no miner chooses
-them. What is computed again is drawn with fresh chance when the owners can't change their copies any more: the seed of
-the deal is known to owners before they hand in, and who knows what will be checked lies elsewhere.
+The owners of a plan follow from its hash, a final block after it and the candidates, so that no miner chooses them.
+This process could: it takes the block after the one at which it asks the chain, and the candidates are whom it has
+heard. What protects a run from that is no draw but the followers, who merge every revision again
+(``common/merge/butterfly``). What is computed again is drawn with this process's own fresh chance when the owners can't
+change their copies any more: the seed of the deal is known to owners before they hand in, and who knows what will be
+checked lies elsewhere.
 """
 
 from __future__ import annotations

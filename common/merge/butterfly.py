@@ -2,8 +2,12 @@
 
 Placement: every partition goes to ``redundancy`` owners who differ pairwise in coldkey, observed network and ASN, as
 far as the candidates allow; a partition whose owners do not differ, or are too few, is ``related`` and the leader
-computes it as well. It follows from the hash of the plan and of the first finalized block after it, so that nobody can
-choose an owner by choosing a plan, and whoever takes over the round places the same.
+computes it as well. It follows from the hash of the plan, of a block after it, and from the candidates.
+
+What that is worth: miners can't choose it, since the block is final only when the plan stands; a miner can only leave
+the candidates by falling silent. The leader can influence it, and nobody checks how: it says which block is the first
+after the plan, so it may wait for one that suits it, and which miners live, are unbarred and unrelated is its own
+knowledge. So a placement proves nothing to others, and is in no record; a new leader may place otherwise.
 
 Load: candidates are dealt in shuffled turns of all of them, so that loads differ by one where all are unrelated; where
 a few must be spread over the partitions of many, none carries more than twice its share and one turn.
@@ -11,11 +15,16 @@ a few must be spread over the partitions of many, none carries more than twice i
 Judgement: a copy counts when all owners handed in the same hash and nobody asks for more; everything else is computed
 by the leader, whose result counts. An owner whose copy differs from what was computed is named, with both hashes.
 
-What holds against owners who agree on the same lie: they would have to be of different coldkeys, networks and ASNs, and
-drawn together by a hash; the leader then computes ``audits`` partitions drawn when all copies lay there, so a lie in m
-of P partitions escapes with probability C(P − m, audits) / C(P, audits), and the held-out guard stands before the
-commit. One that escapes is in a committed revision, but not unseen: the commit names the owners' signed words, and
-every follower that reduces the whole round convicts them by these. Only audits = partitions excludes it beforehand.
+What holds against owners who agree on the same lie, if the leader is honest: they would have to be of different
+coldkeys, networks and ASNs, and drawn together by a hash; the leader then computes ``audits`` partitions drawn with its
+own chance when all copies lay there, so a lie in m of P partitions escapes with probability C(P − m, audits) / C(P,
+audits), and the held-out guard stands before the commit. One that escapes is in a committed revision, but not unseen:
+the commit names the owners' signed words, and every follower that reduces the whole round convicts them by these. Only
+audits = partitions excludes it beforehand.
+
+What holds against a leader that picks owners who lie with it is none of the draws, but the followers: they merge every
+revision again and compare all hashes, whoever was drawn. What differs convicts the owners whose words the commit names,
+or else the leader.
 """
 
 from __future__ import annotations
@@ -68,7 +77,7 @@ class Finding:
 
 
 def placement_seed(plan_sha256: Sha256, block_hash: str) -> bytes:
-    """SHA-256 over the plan's slot hash and the block's: nobody knew it when the plan was written."""
+    """SHA-256 over the plan's slot hash and the block's: unknown when the plan was written, if the block is later."""
     return hashlib.sha256(f"{plan_sha256}\n{block_hash.lower()}".encode()).digest()
 
 
