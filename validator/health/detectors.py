@@ -177,7 +177,8 @@ class Detector:
     ) -> tuple[list[Alarm], set[Hotkey], set[Hotkey]]:
         """Alarms of groups, the machines that they explain, and those of groups of which a part fell."""
         found: list[tuple[float, Alarm]] = []
-        keys, partly = set(), set()
+        keys: set[str] = set()
+        partly: set[Hotkey] = set()
         for group in groups:
             here = [hotkey for hotkey in sorted(group.members) if hotkey in away]
             key = _key(group)

@@ -33,7 +33,7 @@ SETTLED_ROUNDS = 48
 """Rounds after which a lasting lower rate is the machine's usual one: it is slower now, and no longer at fault."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Case:
     """A verdict and how it goes on, for one machine and kind."""
 
@@ -41,6 +41,9 @@ class Case:
     at: RoundId
     next_probe: RoundId
     clean: int = 0
+    """Probes, or rounds of work, in a row that show it well again."""
+    dirty: int = 0
+    """Those that have shown since the verdict that it is not."""
     rest: int = 1
 
 
@@ -71,9 +74,9 @@ class Monitor:
         self._round = RoundId(0)
 
     @property
-    def cases(self) -> dict[tuple[Kind, Hotkey], Finding]:
+    def cases(self) -> Mapping[tuple[Kind, Hotkey], Case]:
         """Every machine under a verdict, by kind."""
-        return {key: case.finding for key, case in self._cases.items()}
+        return self._cases
 
     def look(self, evidence: Evidence, places: Mapping[Hotkey, Place]) -> Judgement:
         """Take a round's evidence; the probes that it asks for are answered by ``probed`` before the next round."""
@@ -191,7 +194,7 @@ class Monitor:
     def _is_well(self, case: Case, kind: Kind, hotkey: Hotkey, shown: Level) -> bool:
         seen = self._detectors[kind].departure(hotkey, shown)
         if seen is None or seen[0] < WELL * case.finding.departure:
-            case.clean = 0
+            case.clean, case.dirty = 0, case.dirty + (seen is not None)
             return False
         case.clean += 1
         if case.clean < CLEAN_ROUNDS:

@@ -2,7 +2,7 @@
 
     [[fault]]
     kind = "die_during_upload"      # what happens, see KINDS
-    target = "miner:3"              # miner:N, group:N, share:0.25 (seeded choice of the miners), miners,
+    target = "miner:3"              # miner:N, group:N, provider:N, share:0.25 (seeded choice of the miners), miners,
                                     # validator:N (validator: the first), leader (who leads then), storage, chain
                                     # or lease
     start = 120.0                   # seconds, or { round = 2, phase = "closing" }
@@ -29,13 +29,19 @@ MAX_SCENARIO_BYTES = 1 << 20
 MAX_FAULTS = 10_000
 PHASES = ("open", "closing", "frozen", "reduced", "gap")
 FOREVER = math.inf
-_FORMS = {"miner": "miner:N", "group": "group:N", "share": "share:0.25", "validator": "validator:N"}
+_FORMS = {
+    "miner": "miner:N",
+    "group": "group:N",
+    "provider": "provider:N",
+    "share": "share:0.25",
+    "validator": "validator:N",
+}
 _EXAMPLE = f"""A scenario is a TOML file with one table for each fault:
 
     [[fault]]
     kind = "link_slow"
-    target = "miner:3"    # miner:N and group:N count from 0; share:0.25 of the miners; miners; validator:N or, if there
-                          # is only one, validator; leader: who leads then; storage; chain; lease
+    target = "miner:3"    # miner:N, group:N and provider:N count from 0; share:0.25 of the miners; miners; validator:N
+                          # or, if there is only one, validator; leader: who leads then; storage; chain; lease
     start = 120.0         # seconds, or {{ round = 2, phase = "closing" }}; phases: {", ".join(PHASES)}
     duration = 60.0       # seconds; left out: the kind's, or to the end
     size = 0.1            # left out: the kind's
@@ -58,12 +64,23 @@ class Kind:
     """Size."""
     standbys: bool = False
     """Whether it means something only where several validators may lead."""
+    health: bool = False
+    """Whether it strikes the rates of ``--health``; only these do."""
+    health_only: bool = False
+    """Whether only ``--health`` knows it."""
 
 
 _MINERS = ("miner", "group", "share", "miners")
 _LEADERS = ("validator", "leader")
 _ALL = (*_MINERS, *_LEADERS)
 _STORAGE = ("storage",)
+
+_FLEET = ("miner", "provider", "share", "miners")
+
+
+def _rate(what: str, targets: tuple[str, ...], size: float, sizes: str = "the share left", most: float = 1.0) -> Kind:
+    return Kind(what, targets, FOREVER, size, sizes, most, health=True, health_only=True)
+
 
 KINDS: dict[str, Kind] = {
     "die": Kind("its process is killed at once and started again after the duration", _ALL),
@@ -87,7 +104,9 @@ KINDS: dict[str, Kind] = {
     "lost_reply": Kind("the reply to its next request is lost", _ALL),
     "storage_down": Kind("the storage does not answer", _STORAGE, 30.0),
     "storage_throttle": Kind("the storage refuses requests (429, 503)", _STORAGE, 60.0, 0.5, "this share of them", 1.0),
-    "storage_slow": Kind("the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left", 1.0),
+    "storage_slow": Kind(
+        "the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left", 1.0, health=True
+    ),
     "storage_cut": Kind("it can't reach the storage", _LEADERS, 30.0, standbys=True),
     "chain_cut": Kind("it can't reach the chain", _LEADERS, 30.0, standbys=True),
     "miners_cut": Kind("no miner can reach it", _LEADERS, 30.0, standbys=True),
@@ -96,6 +115,17 @@ KINDS: dict[str, Kind] = {
     "chain_down": Kind("the chain does not answer", ("chain",), 30.0, standbys=True),
     "lease_deleted": Kind("a stranger deletes the lease every second", ("lease",), 30.0, standbys=True),
     "lease_split": Kind("each validator sees a lease of its own", ("lease",), 30.0, standbys=True),
+    "slow_compute": _rate("it trains at a share of its speed", _FLEET, 0.7),
+    "slow_uplink": _rate("it uploads at a share of its rate", _FLEET, 0.5),
+    "slow_downlink": _rate("it downloads at a share of its rate", _FLEET, 0.5),
+    "decay": _rate(
+        "its uplink loses so much of what it has left, every round", _FLEET, 0.03, "the share lost a round", 0.5
+    ),
+    "provider_link": _rate("the uplinks of a provider have a share of their rate", ("provider",), 0.5),
+    "gpu_set": _rate("the same, of its machines of one GPU model only", ("provider",), 0.3),
+    "provider_down": _rate("a provider's machines are gone", ("provider",), 1.0, ""),
+    "validator_link": _rate("its own link has a share of its rate", ("validator",), 0.3),
+    "diurnal": _rate("links swing over the day, each region in its own phase", ("miners",), 0.2, "the swing", 1.0),
 }
 
 
@@ -104,9 +134,9 @@ class Target:
     """Whom a fault meets."""
 
     kind: str
-    """miner, group, share, miners, validator, leader, storage, chain or lease."""
+    """miner, group, provider, share, miners, validator, leader, storage, chain or lease."""
     number: float = 0.0
-    """Of the miner, group or validator, or the share."""
+    """Of the miner, group, provider or validator, or the share."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +194,7 @@ def _explain(kind: Kind) -> str:
     sizes = f"; size: {kind.sizes}, {kind.size:g}" if kind.sizes else ""
     lasts = "" if kind.duration_s == FOREVER else f"; duration {kind.duration_s:g} s"
     whom = "" if kind.targets == _MINERS else f"; target: {', '.join(kind.targets)}"
-    needs = "; needs --validators 2 or more" if kind.standbys else ""
+    needs = "; needs --validators 2 or more" if kind.standbys else "; needs --health" if kind.health_only else ""
     return f"{kind.what}{sizes}{lasts}{whom}{needs}"
 
 
