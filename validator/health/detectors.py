@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from common.units import Hotkey
+from validator.health.drift import Drift
 from validator.health.evidence import Kind, Level
+from validator.health.groupsums import GroupSums
 from validator.health.labels import Group
 from validator.health.past import RECENT, Past, middle, slack_of
 
@@ -20,27 +22,14 @@ LEAST_COMPARED = 4
 NODE_SLACK = 0.7
 NODE_MOST = 4.0
 """A transfer counts for so many scatters at most: one in fifty is three to ten times too slow and means nothing."""
-GROUP_SLACK = 1.5
-GROUP_SLACK_EACH = 0.5
-"""Scatters that each member may be off together: the load of the day moves whole regions by less."""
-GROUP_MOST = 6.0
-GROUP_CLIP = 3.0
-GROUP_WATCH = 6.0
 NODE_WATCH_IN_GROUP = 4.5
 """Of a node in a group of which a part fell: what its neighbours show speaks for it as well."""
 NODE_WATCH = {Kind.COMPUTE: 4.0, Kind.UPLINK: 7.0, Kind.DOWNLINK: 7.0}
 """Compute is a mean over many heartbeats without the long tail of transfers."""
-LEAST_DEPARTURE = 0.8
-"""Scatters by which the middle of a group must have fallen."""
-COHERENT = 0.7
-"""Share of a group's members that must have fallen like its middle: half of a provider is not the provider."""
 SHARED_FALL = 0.25
 """Logarithms by which the middle machine may fall in a round before we suspect what all of them share."""
 SHARED_ALARM = 0.30
 """Share of the machines that may be two scatters down at once before we do."""
-DRIFT = 0.2
-"""Weight of the newest round in what a site's machines drift by together."""
-DRIFT_LAG = 4
 
 
 @dataclass(frozen=True)
@@ -68,22 +57,16 @@ class Shared:
     """Of the machines that are two scatters down."""
 
 
-@dataclass(slots=True)
-class _Sum:
-    score: float = 0.0
-    onset: int = 0
-
-
 class Detector:
     """One kind of rate over the rounds."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.pasts: dict[Hotkey, Past] = {}
-        self._groups: dict[str, _Sum] = {}
-        self._drifts: dict[str, list[float]] = {}
-        self._commons: list[float] = [0.0]
-        """What all machines drift by together, the newest of the lag last."""
+        self._groups = GroupSums()
+        self._drifts: dict[str, Drift] = {}
+        self._common = Drift()
+        """What all machines drift by together."""
         self._shift: dict[Hotkey, float] = {}
         """What was expected of each machine in the newest round, the shared part included."""
 
@@ -103,16 +86,23 @@ class Detector:
         if shared is not None:
             return [], shared
         common = middle(away.values()) if len(away) >= LEAST_COMPARED else 0.0
-        self._commons = [*self._commons, self._commons[-1] + DRIFT * (common - self._commons[-1])][-DRIFT_LAG:]
+        self._common.follow(common)
         spreads = self._spreads(away)
         self._follow(away, common, spreads)
-        alarms, explained, partly = self._group_alarms(list(groups), away, spreads, accused)
+        seen = self._groups.step(groups, self.pasts, spreads)
+        alarms = [
+            Alarm(fallen.members - accused, fallen.group, fallen.rounds, fallen.departure, fallen.sigmas)
+            for fallen in seen.alarms
+            if 2 * len(fallen.members & accused) <= len(fallen.members)
+        ]
         for hotkey in away:
             past = self.pasts[hotkey]
-            needed = NODE_WATCH_IN_GROUP if hotkey in partly else NODE_WATCH[self.kind]
-            if past.score >= min(needed, NODE_WATCH[self.kind]) and hotkey not in explained | accused:
+            needed = NODE_WATCH_IN_GROUP if hotkey in seen.partly else NODE_WATCH[self.kind]
+            if past.score >= min(needed, NODE_WATCH[self.kind]) and hotkey not in seen.explained | accused:
                 alarms.append(self._node_alarm(hotkey, past, spreads[hotkey]))
-        self._learn(levels, sites, common, explained | accused)
+        struck = accused.union(*(alarm.members for alarm in alarms))
+        # A jump is no load of the day: its site does not follow it while it may turn out to be a fault.
+        self._learn(levels, sites, common, seen.explained | struck, seen.jumping | struck)
         return alarms, None
 
     def departure(self, hotkey: Hotkey, level: Level) -> tuple[float, float] | None:
@@ -126,7 +116,7 @@ class Detector:
             if hotkey in self.pasts:
                 self.pasts[hotkey].calm()
         if alarm.group is not None:
-            self._groups.pop(_key(alarm.group), None)
+            self._groups.calm(alarm.group)
 
     def forget(self, keep: Callable[[Hotkey], bool]) -> None:
         """Drop machines that are gone for good."""
@@ -135,7 +125,7 @@ class Detector:
 
     def _drift(self, site: str) -> float:
         held = self._drifts.get(site)
-        return held[0] if held else 0.0
+        return held.expected() if held else 0.0
 
     def _away(self, levels: Mapping[Hotkey, Level], sites: Mapping[Hotkey, str]) -> dict[Hotkey, float]:
         away = {}
@@ -152,7 +142,7 @@ class Detector:
     def _shared(self, away: Mapping[Hotkey, float]) -> Shared | None:
         if len(away) < LEAST_COMPARED:
             return None
-        usual = self._commons[0]
+        usual = self._common.expected()
         down = sum(value - usual < -2 * self.pasts[hotkey].spread for hotkey, value in away.items()) / len(away)
         fall = middle(away.values()) - usual
         return Shared(fall, down) if fall < -SHARED_FALL or down > SHARED_ALARM else None
@@ -168,71 +158,18 @@ class Detector:
             if value is not None:
                 past.depart(value - common, spreads[hotkey], slack_of(past, NODE_SLACK), NODE_MOST)
 
-    def _group_alarms(
-        self,
-        groups: list[Group],
-        away: Mapping[Hotkey, float],
-        spreads: Mapping[Hotkey, float],
-        accused: frozenset[Hotkey],
-    ) -> tuple[list[Alarm], set[Hotkey], set[Hotkey]]:
-        """Alarms of groups, the machines that they explain, and those of groups of which a part fell."""
-        found: list[tuple[float, Alarm]] = []
-        keys: set[str] = set()
-        partly: set[Hotkey] = set()
-        for group in groups:
-            here = [hotkey for hotkey in sorted(group.members) if hotkey in away]
-            key = _key(group)
-            keys.add(key)
-            held = self._groups.setdefault(key, _Sum())
-            if not here:
-                continue
-            falls = (self.pasts[h].recent[-1] or 0.0 for h in here)
-            total = sum(min(GROUP_CLIP, max(-GROUP_CLIP, f / spreads[h])) for h, f in zip(here, falls, strict=True))
-            root = math.sqrt(len(here))
-            slack = max(GROUP_SLACK, GROUP_SLACK_EACH * root)
-            held.score = max(0.0, held.score + min(GROUP_MOST, -total / root) - slack)
-            held.onset = held.onset + 1 if held.score > 0 else 0
-            if held.score >= GROUP_WATCH:
-                judged = self._judge(group, here, held, spreads)
-                if judged is not None:
-                    found.append(judged)
-                else:
-                    partly |= group.members
-        self._groups = {key: held for key, held in self._groups.items() if key in keys}
-        explained = set(accused)
-        alarms = []
-        for _, alarm in sorted(found, key=lambda pair: (-pair[0], str(pair[1].group))):
-            if 2 * len(alarm.members & explained) <= len(alarm.members):
-                alarms.append(alarm)
-                assert alarm.group is not None
-                explained |= alarm.group.members
-        return alarms, explained - accused, partly
-
-    def _judge(
-        self, group: Group, here: list[Hotkey], held: _Sum, spreads: Mapping[Hotkey, float]
-    ) -> tuple[float, Alarm] | None:
-        """The alarm of a group, if its members fell together, and how much it explains."""
-        rounds = min(held.onset, RECENT)
-        means = {}
-        for hotkey in here:
-            mean = self.pasts[hotkey].mean_departure(rounds, NODE_MOST * spreads[hotkey])
-            if mean is not None:
-                means[hotkey] = mean / spreads[hotkey]
-        fall = middle(means.values())
-        fallen = frozenset(hotkey for hotkey, mean in means.items() if mean < fall / 2)
-        if fall > -LEAST_DEPARTURE or len(fallen) < COHERENT * len(means):
-            return None
-        explains = rounds * sum(min(9.0, m * m) - min(9.0, (m - fall) ** 2) for m in means.values())
-        departure = middle(means[hotkey] * spreads[hotkey] for hotkey in fallen)
-        return explains, Alarm(fallen, group, rounds, departure, -fall * math.sqrt(rounds * len(means)))
-
     def _node_alarm(self, hotkey: Hotkey, past: Past, spread: float) -> Alarm:
         rounds = min(past.onset, RECENT)
         mean = past.mean_departure(rounds, 2 * NODE_MOST * spread) or 0.0
         return Alarm(frozenset({hotkey}), None, rounds, mean, -mean / spread * math.sqrt(rounds))
 
     def _learn(
-        self, levels: Mapping[Hotkey, Level], sites: Mapping[Hotkey, str], common: float, suspects: set[Hotkey]
+        self,
+        levels: Mapping[Hotkey, Level],
+        sites: Mapping[Hotkey, str],
+        common: float,
+        suspects: frozenset[Hotkey],
+        struck: frozenset[Hotkey],
     ) -> None:
         moved: dict[str, list[float]] = {}
         for hotkey, level in levels.items():
@@ -242,18 +179,14 @@ class Detector:
                 self._shift[hotkey] = past.level + drift + common
             if level.at_most:
                 continue
+            if past.level is not None and site and hotkey not in struck:
+                moved.setdefault(site, []).append(level.log_rate - past.level - common)
             if hotkey in suspects or past.score >= NODE_WATCH[self.kind] / 2:
                 past.distrust()
                 continue
-            if past.level is not None and site:
-                moved.setdefault(site, []).append(level.log_rate - past.level - common)
             past.learn(level.log_rate - drift - common)
-        for site, values in moved.items():
-            held = self._drifts.setdefault(site, [0.0])
-            held.append(held[-1] + DRIFT * (middle(values) - held[-1]))
-            del held[:-DRIFT_LAG]
-        self._drifts = {site: held for site, held in self._drifts.items() if site in set(sites.values())}
-
-
-def _key(group: Group) -> str:
-    return " and ".join(map(str, group.names[0]))
+        here = set(sites.values())
+        for site in here:
+            values = moved.get(site)
+            self._drifts.setdefault(site, Drift()).follow(middle(values) if values else None)
+        self._drifts = {site: held for site, held in self._drifts.items() if site in here}

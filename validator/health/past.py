@@ -27,6 +27,7 @@ UNSURE = 1.9
 RECENT = 12
 """Departures that are remembered."""
 MEAN_TO_SIGMA = math.sqrt(math.pi / 2)
+MEDIAN_TO_SIGMA = 1.4826
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class Past:
             if len(self.waiting) >= LEAST + LAG:
                 first, self.waiting = self.waiting[:LEAST], self.waiting[LEAST:]
                 self.level, self.seen = median(first), LEAST
-                self.spread = max(FLOOR, MEAN_TO_SIGMA * median(abs(v - self.level) for v in first))
+                self.spread = max(FLOOR, MEDIAN_TO_SIGMA * median(abs(v - self.level) for v in first))
             return
         if len(self.waiting) <= LAG:
             return
