@@ -1,4 +1,5 @@
-"""Blocking calls in threads that do not hold up the end of the process: beside the event loop, or several at a time.
+"""Blocking calls in threads that do not hold up the end of the process: beside the event loop, or several at a time;
+and how a task ends that nobody waits for any more.
 
 ``asyncio.to_thread`` would: its pool is joined at exit, and a transfer on a dead connection takes many seconds to
 notice. What runs here writes files only whole or not at all, so that it may be cut off at any moment.
@@ -11,7 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from loguru import logger
 
 T = TypeVar("T")
 
@@ -19,6 +22,16 @@ T = TypeVar("T")
 async def in_thread(work: Callable[[], T]) -> T:
     """Run ``work`` in a daemon thread of its own; if the caller is cancelled, it goes on and its result is lost."""
     return await asyncio.wrap_future(_begin(work))
+
+
+async def leave(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel what nobody waits for any more, and return when it has ended. What it failed of is told, not raised."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    for task, end in zip(begun, await asyncio.gather(*begun, return_exceptions=True), strict=True):
+        if isinstance(end, Exception):
+            logger.warning("the task {} failed before it was left: {}", task.get_name(), end)
 
 
 def in_order(calls: Iterable[tuple[int, Callable[[], T]]], at_a_time: int, most_bytes: int) -> Iterator[T]:

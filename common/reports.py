@@ -6,12 +6,12 @@ of milliseconds; losses are float32 in nats per token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.errors import Rejected
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.spec import SCHEMA
-from common.typed import from_json, to_json
+from common.typed import ADDED, from_json, to_json
 from common.units import Hotkey, Revision, RoundId, Uid
 
 REPORT = "report"
@@ -62,7 +62,15 @@ class MemberReport:
     lie: str = ""
     """The wrong mean of a partition that it handed in, and what is right: then it earns nothing in the round."""
     barred_until: int = 0
-    """Before this round it reduces nothing, since it handed in a wrong mean."""
+    """Before this round it reduces nothing: see ``barred_for``."""
+    barred_for: str | None = field(default=None, metadata=ADDED)
+    """wrong_mean: it handed one in; late: it let a round wait for its means; excused: it could not hand them in for
+    several rounds, which is not held against it. None: it was not barred, or a version before this one tells of a
+    wrong mean."""
+    lateness: int | None = field(default=None, metadata=ADDED)
+    """Grows with each reduction that it was late in, and shrinks with each clean one: the next bar's length."""
+    excuses: int | None = field(default=None, metadata=ADDED)
+    """Grows and shrinks the same with those that it was excused from; when it is too large, they count as late."""
     evidence: float = 0.0
     """Drop in loss of its deltas in times the usual one, smoothed over rounds: bounds its next claims; 0 before."""
 

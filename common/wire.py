@@ -276,6 +276,8 @@ class MinerStatus(Message):
     silent_s: Quantity
     """Since its last heartbeat, on the validator's clock."""
     note: Text
+    duties: Text = ""
+    """Why it has no part in the reduction, and until which round; empty while it may have some."""
 
 
 class StallView(Message):

@@ -17,7 +17,15 @@ from common.blocking import in_order
 from common.codec.container import HEADER_BYTES
 from common.codec.params import delta_params
 from common.errors import Rejected, RemoteError
-from common.merge.partition import PartitionMean, PartitionReducer, Slice, byte_range, slices_of
+from common.merge.partition import (
+    PartitionMean,
+    Ranges,
+    Slice,
+    byte_range,
+    reduce_partition,
+    require_inputs,
+    slice_of,
+)
 from common.model.layout import run_layouts
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
@@ -53,7 +61,7 @@ class MeanMaker:
         layouts = run_layouts(spec.model, spec.num_shards)
         if duty.shard >= len(layouts) or duty.partition >= spec.reduce.partitions:
             raise Rejected("bad_duty", f"there is no partition {duty.partition} of shard {duty.shard}")
-        return slices_of(spec, layouts[duty.shard].total)[duty.partition]
+        return slice_of(spec, layouts[duty.shard].total, duty.partition)
 
     def means(
         self, plan: RoundFrozen, plan_sha256: Sha256, duties: list[MeanDuty], over: threading.Event
@@ -80,13 +88,13 @@ class MeanMaker:
         ranges: Iterator[bytes],
         over: threading.Event,
     ) -> PartitionMean:
-        reducer = PartitionReducer(self._spec, plan, ShardId(duty.shard), self.slice_of(duty))
-        for member in reducer.members:
+        def opened(member: PlanMember) -> Ranges:
             _require_time(over)
-            reducer.add(headers[self._key(member)], next(ranges))
-        mean = reducer.finish()
-        if mean.inputs_sha256 != duty.inputs_sha256:
-            raise Rejected("wrong_inputs", f"partition {duty.partition} was read otherwise than the leader has it")
+            return lambda _start, _end: (headers[self._key(member)], next(ranges))  # read ahead in the same order
+
+        where = self.slice_of(duty)
+        mean = reduce_partition(self._spec, plan, ShardId(duty.shard), duty.partition, where, opened)
+        require_inputs(mean, duty.partition, Sha256(duty.inputs_sha256))
         return mean
 
     def _read_headers(

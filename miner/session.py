@@ -222,6 +222,7 @@ class Session:
             logger.bind(event="restart").info("a cold start: the optimizer begins anew, the learning rate rises again")
             return
         await self.jobs.cancel(Job.DELIVER)
+        await self.jobs.cancel(Job.SYNC)  # what is on its way may lie before the head that is settled below
         await self._let_train(False)
         if self.base is not None:
             await self.context.worker.call(lambda w: w.drop("the run was rolled back", fresh))
@@ -237,6 +238,9 @@ class Session:
         """The account first in memory, then the training thread, then the disk: a kill in between settles anew."""
         held, settled = self._held(), self.ledger.settled
         if settled is None:
+            if held.revision not in {node.revision for node in self.view.state.lineage(self.view.state.head)}:
+                self.held = None  # rolled back since it came: nobody begins behind a rollback
+                return None
             return await self.ledger.adopt(held.revision, self.view.state.restarts)
         plans = self.view.plans(settled, held.revision)
         outcome = await in_thread(lambda: self.ledger.outcome(plans))
@@ -266,10 +270,12 @@ class Session:
 
     async def _submit(self, kind: Made) -> None:
         """Start making a submission; whoever does not train on after it ends the current step first."""
-        if kind == "final" and (self._draining or not self.context.spec.round.overlap):
-            await self._let_train(False)
         opened = self.view.state.open_round
         assert opened is not None, "there is a round to hand in for"
+        if kind == "final" and (self._draining or not self.context.spec.round.overlap):
+            await self._let_train(False)
+            if self.view.state.open_round != opened:
+                return  # it was frozen or is over, and maybe the run was rolled back: decide anew
         self.making, self.marked_s = kind, self.context.clock.monotonic_s()
         self.jobs.start(Job.MAKE, self._make(opened.round, kind))
 
@@ -296,7 +302,7 @@ class Session:
             logger.error("round {}: no {} submission is made: {}", round_id, kind, error)
             if error.code in HOPELESS:
                 why = f"the work is no good ({error})"
-                await self.context.worker.call(lambda w: w.give_up(why))
+                await self.context.worker.call(lambda w: w.give_up(why, mark))
             return None
 
     async def _deliver(self) -> None:

@@ -144,7 +144,7 @@ class RoundWork:
             self.trainer.resume(base.weights, carried.moved)
             self._trace = list(carried.trace)
         self.restream(stream)
-        self._count_work(carried.tokens if carried else 0, carried.life if carried else 0)
+        self._count_work(carried.tokens if carried else 0, carried.life if carried else self.progress.life)
 
     def restream(self, stream: Stream) -> None:
         """Take the samples of another round from here on."""
@@ -195,9 +195,14 @@ class RoundWork:
         self._count_work(tokens, self.progress.life)
         return self.trainer.optimizer_state()
 
-    def give_up(self, why: str) -> None:
-        """Go back to the base with fresh moments: the work since the last settled mark is no good."""
+    def give_up(self, why: str, mark: Mark) -> None:
+        """Go back to the base with fresh moments: the work of ``mark`` is no good, nor what was trained on it.
+
+        Nothing happens when another life has begun since, as after a rollback: it holds none of that work.
+        """
         base, _ = self._required()
+        if mark.work.life != self.progress.life:
+            return
         self.trainer.load(base.weights)
         self.trainer.restore_optimizer(None)
         self._lose(why)

@@ -18,25 +18,27 @@ from collections.abc import Callable
 from loguru import logger
 
 from common import keys, timeouts
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.chain.port import ChainPort
 from common.errors import Rejected, RemoteError, Retryable
 from common.identity import SignedRecord
 from common.merge.butterfly import placement_seed
-from common.reductions import MAX_COPIES, Copy, Reduction, open_reduction, require_signer
+from common.reductions import Copy, Reduction, open_reduction, require_signer
 from common.runlog.entries import RoundFrozen
 from common.store.port import MAX_PRESIGN_S
 from common.units import Hotkey, Sha256, sha256_hex
 from common.wire import MeanDuty, MeanTarget, ReduceView, ReductionReply, UploadTarget
 from validator.api.security import Caller
+from validator.attending import Attending
 from validator.audits.convictions import Accused
 from validator.board import Board
-from validator.dealing import candidates, deal_of, drawn, proofs_of, unheard_senders
+from validator.dealing import candidates, proofs_of
 from validator.lies import Lies
 from validator.means import Handed, Means
 from validator.outages import only_facts
-from validator.reducing import Reducing
-from validator.round.deadlines import seconds_left
+from validator.owners import deal_of, handed_in, unheard_senders
+from validator.reducing import Asked, Reducing, may_reduce
+from validator.round.deadlines import REDUCE_SHARE, seconds_left
 from validator.rounds import Round
 
 
@@ -55,21 +57,25 @@ class Butterfly:
         """The block after the plan."""
         self._asked_s = -math.inf
         self._trouble = ""
+        self._attending = Attending(0.0)
         self._hands: dict[Hotkey, asyncio.Lock] = {}
         """Of each owner, so that it hands in one word at a time."""
 
     async def awaited(self, current: Round) -> str:
         """What the merge of the newest plan waits for; empty when it need not wait, or not any longer."""
         plan, plan_sha256 = current.opened.plan, current.opened.plan_sha256
-        if plan is None or plan_sha256 is None or plan.attempt > 0:
+        if plan is None or plan_sha256 is None or not may_reduce(current.opened):
             return ""
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
             now_s = self._board.now_s()
             left_s = seconds_left(current.state, now_s, current.policy)
-            self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
+            await self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
-        if reducing.closed or self._board.now_s() >= reducing.deadline_s:
+        if not reducing.waits(self._board.now_s()):
+            return ""
+        if reducing.deal is None and not candidates(self._board, current, plan):
+            self._trouble = f" (nobody accepted lives and may have duties{self._barred(plan)})"
             return ""
         await self._look(reducing, current, plan)
         if reducing.deal is None:
@@ -80,16 +86,16 @@ class Butterfly:
 
     def close(self, current: Round) -> Handed | None:
         """What the owners have handed in; None when there is nothing, and the leader merges alone."""
-        reducing, plan = self._reducing, current.opened.plan
-        if reducing is None or plan is None or reducing.plan_sha256 != current.opened.plan_sha256 or plan.attempt > 0:
+        reducing = self._reducing
+        if reducing is None or not reducing.reduces(current.opened):
             return None
         first, reducing.closed = not reducing.closed, True
-        if reducing.deal is None and first:
-            logger.warning("round {}: nobody was given partitions in time{}; merging alone", plan.round, self._trouble)
-        copies = reducing.copies()
-        if reducing.deal is None or not copies:
-            return None
-        return Handed(plan, reducing.deal, copies, drawn(self._board.spec, reducing.deal, self._entropy(32)))
+        if reducing.deal is not None and first:
+            self._settle(reducing, current)
+        elif first:
+            round_id, told = reducing.round, self._trouble
+            logger.warning("round {}: nobody was given partitions in time{}; merging alone", round_id, told)
+        return handed_in(self._board.spec, reducing, current.opened, lambda: self._entropy(32))
 
     def judge(self, current: Round, means: Means) -> None:
         """Name who handed in what is wrong, and who was late."""
@@ -102,29 +108,30 @@ class Butterfly:
         for wrong in means.wrong:
             current.lies.setdefault(wrong.hotkey, wrong.told)
             self._lies.note(plan, wrong)
-        logger.bind(event="reduced", round=int(current.state.round)).info(
+        taken = 0 if means.reduced is None else sum(len(part.partitions) for part in means.reduced.parts)
+        facts = {"round": int(current.state.round), "taken": taken, "checked": means.checked}
+        logger.bind(event="reduced", **facts).info(
             "round {}: {}; late: {}", current.state.round, means.told, ", ".join(sorted(means.late)) or "nobody"
         )
+
+    def _settle(self, reducing: Reducing, current: Round) -> None:
+        """Bar who lets rounds wait from the duties of the next ones."""
+        now_s, members = self._board.now_s(), self._board.members
+        owners = self._attending.owners(reducing, lambda owner: members.lives(owner, now_s))
+        allowed_s, usual_s = self._attending.allowed_s(reducing), REDUCE_SHARE * current.policy.finish_deadline_s
+        if why := members.bars.settle(reducing.round, owners, allowed_s, usual_s):
+            logger.bind(event="duties", round=int(reducing.round)).info("round {}: {}", reducing.round, why)
 
     # What miners see and send.
 
     def view(self, hotkey: Hotkey) -> ReduceView | None:
         """A miner's duties, for the reply to its heartbeat."""
         reducing = self._open()
-        if reducing is None or reducing.closed or reducing.deal is None:
+        asked = reducing.asked(hotkey, self._board.now_s()) if reducing is not None else None
+        if reducing is None or asked is None:
             return None
-        left_s = reducing.deadline_s - self._board.now_s()
-        due = reducing.due(hotkey)[:MAX_COPIES]
-        if left_s <= 0 or not due:
-            return None
-        inputs = reducing.deal.inputs
-        duties = tuple(
-            MeanDuty(shard=shard, partition=partition, inputs_sha256=inputs[shard, partition])
-            for shard, partition in due
-        )
-        return ReduceView(
-            round=reducing.round, plan_sha256=reducing.plan_sha256, duties=duties, seconds_left=max(0.0, left_s)
-        )
+        self._attending.told(hotkey)
+        return view_of(reducing, asked)
 
     async def hand_in(self, caller: Caller, value: dict[str, object]) -> ReductionReply:
         """An owner's word: where its means go, or that all are there and count. Raises ``Rejected``, ``Retryable``."""
@@ -132,7 +139,8 @@ class Butterfly:
         require_signer(word, record)
         if word.signer != caller.hotkey:
             raise Rejected("wrong_hotkey", "the reduction is signed by another hotkey than the request")
-        reducing = self._led()
+        with self._attending.serving(word.signer):
+            reducing = self._led()
         reducing.announce(word)
         # Only a word that brings something is kept, one after the other: the same one signed anew is other bytes, and
         # nobody's words in the bucket are more than its duties.
@@ -140,9 +148,12 @@ class Butterfly:
             if not reducing.brings(word):
                 return ReductionReply(uploads=())
             expires_s = min(max(1, math.ceil(reducing.deadline_s - self._board.now_s())), MAX_PRESIGN_S)
-            targets = await in_thread(lambda: self._targets(word, expires_s))
-            if not targets:
-                reducing.take(word, await in_thread(lambda: self._keep(word, record)))
+            with self._attending.serving(word.signer):
+                targets = await in_thread(lambda: self._targets(word, expires_s))
+                if not targets:
+                    reducing.take(word, await in_thread(lambda: self._keep(word, record)))
+            if not reducing.due(word.signer):
+                self._attending.done(word.signer, self._board.now_s())
             return ReductionReply(uploads=targets)
 
     def _open(self) -> Reducing | None:
@@ -189,10 +200,17 @@ class Butterfly:
 
     # The deal.
 
-    def _begin(self, reducing: Reducing) -> None:
-        if self._dealing is not None:
-            self._dealing.cancel()
-        self._reducing, self._dealing, self._after, self._trouble = reducing, None, None, ""
+    async def stop(self) -> None:
+        """Leave a deal that is under way, at the end of the process or when another plan is to be dealt.
+
+        One whose round is over ends by itself: a chain call cut off would leave its dead connection to the next one.
+        """
+        dealing, self._dealing = self._dealing, None
+        await leave(dealing)
+
+    async def _begin(self, reducing: Reducing) -> None:
+        await self.stop()
+        self._reducing, self._after, self._trouble = reducing, None, ""
         self._asked_s, self._hands = -math.inf, {}
 
     async def _look(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
@@ -218,25 +236,49 @@ class Butterfly:
             self._trouble = f" ({fault})"
 
     async def _deal(self, reducing: Reducing, current: Round, plan: RoundFrozen) -> None:
-        """One try; nothing happens while the block is not final."""
+        """One try; nothing happens while the block is not final, or once nobody waits for the deal any more."""
         if self._after is None:
             self._after = await self._chain.block() + 1
-        block_hash = await self._chain.finalized_hash(self._after)
+        block_hash = await self._chain.finalized_hash(self._after) if self._wanted(reducing, current) else None
+        if not self._wanted(reducing, current):
+            return
         if block_hash is None:
             self._trouble = f" (block {self._after} is not final yet)"
             return
-        if unheard := unheard_senders(self._board, plan):
+        if unheard := unheard_senders(self._board.members, plan, self._board.now_s()):
             self._trouble = f" ({unheard} of their senders have not been heard of by this leader)"
             return
         proofs = await in_thread(lambda: proofs_of(self._board, current, plan))
         seed = placement_seed(reducing.plan_sha256, block_hash)
         deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
-        if not reducing.closed:
-            reducing.begin(deal, self._board.now_s())
+        if not self._wanted(reducing, current):
+            return
+        reducing.begin(deal, self._board.now_s())
+        self._attending = Attending(self._board.now_s())
         logger.info(
-            "round {}: {} partitions go to {} miners, by block {}",
+            "round {}: {} partitions go to {} miners, by block {}{}",
             plan.round,
             len(deal.duties),
             len(reducing.owners),
             self._after,
+            self._barred(plan),
         )
+
+    def _wanted(self, reducing: Reducing, current: Round) -> bool:
+        """Whether the leader still waits for a deal."""
+        return not reducing.closed and self._board.round is current
+
+    def _barred(self, plan: RoundFrozen) -> str:
+        """Who of those accepted gets no duties, and why."""
+        accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
+        return "".join(f"; {told}" for told in self._board.members.bars.without_duties(plan.round, accepted))
+
+
+def view_of(reducing: Reducing, asked: Asked) -> ReduceView:
+    """The same as a message."""
+    duties = tuple(
+        MeanDuty(shard=shard, partition=partition, inputs_sha256=inputs) for (shard, partition), inputs in asked.duties
+    )
+    return ReduceView(
+        round=reducing.round, plan_sha256=reducing.plan_sha256, duties=duties, seconds_left=asked.seconds_left
+    )

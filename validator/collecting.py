@@ -6,7 +6,8 @@ storage's own clock says that the entry is old enough. The next entry waits unti
 has to look at the newest entry alone: it lists and deletes whatever is left. Invariants: nothing is deleted that the
 log, read just before, does not name; nobody deletes whose lease is in doubt. A leader that was stopped in the middle of
 a batch and woke deposed may repeat deletes of keys that the log names: that does no harm, for names never come back and
-whoever leads now deletes the same. What fails is done after a later round; no round waits for it.
+whoever leads now deletes the same. What fails is done after a later round; no round waits for it. When the run has
+moved, a bucket has its copies of what had been deleted in the one before; so what a term has seen holds for that term.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import islice
 from loguru import logger
 
 from common import keys
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.errors import BrigadeError, Rejected
 from common.runlog.lease import slot_age_s
 from common.runlog.materialise import load_snapshot
@@ -45,6 +46,8 @@ class Collector:
         self._board = board
         self._task: asyncio.Task[None] | None = None
         self._mended_term = 0
+        self._seen_term = 0
+        """What follows was seen in this term."""
         self._done_seq = 0
         """Slot of the newest entry whose objects are all gone."""
         self._proved: Revision | None = None
@@ -58,6 +61,8 @@ class Collector:
             return
         if self._task is not None:
             self._task.result()
+        if self._seen_term != self._board.leadership.term:
+            self._seen_term, self._done_seq, self._proved = self._board.leadership.term, 0, None
         run = self._board.journal.state
         ready = next_gc(run, self._needed(run)) if self._all_gone(run) else None
         if ready is not None and ready.floor == self._proved:
@@ -69,10 +74,9 @@ class Collector:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Leave what is under way."""
-        if self._task is not None:
-            self._task.cancel()
+        await leave(self._task)
 
     def _all_gone(self, run: RunState) -> bool:
         found = due(run)

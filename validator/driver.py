@@ -17,7 +17,7 @@ from dataclasses import replace
 from loguru import logger
 
 from common import timeouts
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.runlog.lease import slot_age_s
 from common.runlog.rules import REFUSALS
@@ -49,6 +49,7 @@ class Driver:
         self, board: Board, effects: Effects, scorer: Scorer, following: Following, until_revision: Revision | None
     ) -> None:
         self._board = board
+        self._effects = effects
         self._scorer = scorer
         self._following = following
         self._holding = Holding(board)
@@ -67,9 +68,10 @@ class Driver:
             while True:
                 await asyncio.sleep(await self.step())
         finally:
-            keeping.cancel()
-            self._following.stop()
-            self.collector.stop()
+            await leave(keeping)
+            await self._effects.stop()
+            await self._following.stop()
+            await self.collector.stop()
 
     async def step(self) -> float:
         """Do what is to be done now; the seconds until the next look. Raises only what is a mistake of ours."""
@@ -155,8 +157,10 @@ class Driver:
         board.carried = None
         run = board.journal.state
         passed_s = await in_thread(lambda: slot_age_s(board.store, run.run, run.turned_seq))
-        board.held = deadlines.unseen(run, passed_s, board.now_s())
-        board.members.expect(sorted(self._expected()), board.now_s())
+        board.held = deadlines.unseen(run, passed_s)
+        expected = sorted(self._expected())
+        board.members.expect(expected, board.now_s())
+        board.members.note_earlier(expected)
         await self._learn()
         await self._make_up()
         self._taken_over = True
@@ -169,9 +173,10 @@ class Driver:
         convicted = self._following.convicted()
         own = board.signer.hotkey
         before = await in_thread(lambda: known_before(board.store, run, own, convicted))
+        board.members.note_earlier(before.rates)
         board.members.learn(before.rates)
-        for hotkey, until in before.bars.items():
-            board.members.bar(hotkey, until)
+        for hotkey, bar in before.bars.items():
+            board.members.bars.add(hotkey, bar)
 
     async def _make_up(self) -> None:
         """Score the committed rounds whose reports are missing, oldest first."""

@@ -119,6 +119,11 @@ class Effects:
         """What the merge waits for, where miners reduce; empty when it can begin."""
         return await self._butterfly.awaited(current) if self._butterfly else ""
 
+    async def stop(self) -> None:
+        """Leave what goes on beside the driver's looks."""
+        if self._butterfly is not None:
+            await self._butterfly.stop()
+
     async def reduce(self, current: Round) -> None:
         """Merge the newest plan and store the result, or note what is wrong with it."""
         run = self._board.journal.state
@@ -130,7 +135,8 @@ class Effects:
             found = await in_thread(lambda: self._merge(run, coldkeys, trial_s, means))
             if handed is not None and isinstance(found, Spoilt):
                 # An owner's lie does the same harm as a sender's delta: nobody is suspected before it is ruled out.
-                logger.warning("{}: computing all means of miners again", found.why)
+                said = logger.bind(event="means_dropped", round=int(current.state.round))
+                said.warning("{}: computing all means of miners again", found.why)
                 everything = replace(handed, drawn=frozenset(handed.deal.duties), why_drawn=found.why)
                 computed = await self._means(current, everything)
                 found = await in_thread(lambda: self._merge(run, coldkeys, trial_s, computed))

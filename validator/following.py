@@ -21,7 +21,7 @@ from functools import partial
 
 from loguru import logger
 
-from common.blocking import in_thread
+from common.blocking import in_thread, leave
 from common.convictions import MAX_CODE, MergedWrongly, RejectedFalsely
 from common.errors import Rejected, Retryable
 from common.runlog.entries import RoundFrozen
@@ -85,10 +85,9 @@ class Following:
         done, _ = await asyncio.wait({self._task}, timeout=wait_s)
         return bool(done)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Leave a check under way."""
-        if self._task is not None:
-            self._task.cancel()
+        await leave(self._task)
 
     def refusal(self) -> str:
         """Why nobody here may lead on from the head; empty when nothing is known against it."""

@@ -2,7 +2,7 @@
 
 Who follows hears no heartbeats, so nothing is proven to it, and the cap on unproven claims would cut the work of every
 honest machine in the very round that is taken over. The reports of earlier leaders say what was proven to them, and
-which miners reduce nothing for a while, since they handed in wrong means.
+which miners reduce nothing for a while, and why.
 Invariants: what was proven to this validator itself stands above anybody's word; a leader that was convicted here is
 not asked. Source: DESIGN.md, sections 4 and 6.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from common.runlog.state import RunState
 from common.units import Hotkey
+from validator.bars import Bar
 from validator.reports_place import ReportStore
 from validator.scoring import reports
 
@@ -27,8 +28,8 @@ class Before:
 
     rates: Mapping[Hotkey, float]
     """Tokens per second that were proven; the later leader's word counts."""
-    bars: Mapping[Hotkey, int]
-    """Before which round who reduces nothing."""
+    bars: Mapping[Hotkey, Bar]
+    """Who reduces nothing for a while."""
 
 
 def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Collection[Hotkey]) -> Before:
@@ -36,7 +37,7 @@ def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Coll
     earlier = dict.fromkeys(leader.hotkey for leader in reversed(run.leaders))
     asked = [hotkey for hotkey in earlier if hotkey != own and hotkey not in convicted][:MOST_ASKED]
     rates: dict[Hotkey, float] = {}
-    bars: dict[Hotkey, int] = {}
+    bars: dict[Hotkey, Bar] = {}
     for hotkey in asked:
         newest = reports.find_reports(store, run.spec.run, hotkey).newest
         if newest is not None:

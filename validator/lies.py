@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from common.convictions import ReducedWrongly
+from common.merge.butterfly import WRONG_MEAN
 from common.runlog.reduced import WrongMean
 from common.units import Hotkey, Revision, RoundId
 from validator.audits.convictions import Accused, Convictions
+from validator.bars import Bar
 from validator.members import Members
 
 BARRED_ROUNDS = 16
@@ -49,4 +51,4 @@ class Lies:
         return found
 
     def _bar(self, hotkey: Hotkey, round_id: RoundId) -> None:
-        self._members.bar(hotkey, RoundId(round_id + BARRED_ROUNDS))
+        self._members.bars.add(hotkey, Bar(round_id + BARRED_ROUNDS, WRONG_MEAN))

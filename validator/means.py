@@ -14,10 +14,10 @@ import numpy as np
 from loguru import logger
 
 from common import keys
-from common.codec.params import F32, delta_params
+from common.codec.params import F32
 from common.errors import RemoteError
 from common.merge.butterfly import LATE, WRONG_MEAN, Finding, findings_of, must_compute
-from common.merge.partition import PartitionReducer, Slice, byte_range, slices_of
+from common.merge.partition import Ranges, Slice, reduce_partition, slices_of
 from common.reductions import MAX_WORDS, Reduced, TakenParts, UsedWord
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.reduced import WrongMean
@@ -25,7 +25,7 @@ from common.runlog.remerge import read_delta
 from common.spec import RunSpec
 from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
 from validator.bodies import RememberingReader
-from validator.reducing import Deal, Kept, Place, Proof
+from validator.reducing import Deal, Kept, Place
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,16 @@ class Means:
     """Who did not hand in all that was due."""
     reduced: Reduced | None
     """What of them came from the owners; None when nothing did."""
+    checked: int
+    """How many were computed again though all owners agree: for the draw, or for what the merge did."""
     told: str
     """How many partitions came from the owners, and why the others did not."""
+
+
+def why_computed(handed: Handed, place: Place) -> str:
+    """Why the leader computes a partition itself; empty when it goes by the owners' copies, if it gets them. Pure."""
+    copies = {owner: kept.copy.mean.sha256 for owner, kept in handed.copies.get(place, {}).items()}
+    return must_compute(handed.deal.duties[place], copies) or (handed.why_drawn if place in handed.drawn else "")
 
 
 def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader: RememberingReader) -> Means:
@@ -66,7 +74,7 @@ def gather(spec: RunSpec, counts: Mapping[ShardId, int], handed: Handed, reader:
     findings = [(shard, finding) for shard in shards for finding in gatherer.findings(shard)]
     late = frozenset(finding.hotkey for _, finding in findings if finding.code == LATE)
     wrong = tuple(gatherer.wrong(shard, finding) for shard, finding in findings if finding.code == WRONG_MEAN)
-    return Means(vectors, wrong, late, gatherer.reduced(), gatherer.told())
+    return Means(vectors, wrong, late, gatherer.reduced(), gatherer.checked, gatherer.told())
 
 
 class _Gatherer:
@@ -78,6 +86,7 @@ class _Gatherer:
         self._taken: list[Place] = []
         self._words: set[tuple[Hotkey, Sha256]] = set()
         self._why: dict[str, int] = {}
+        self.checked = 0
 
     def vector(self, shard: ShardId, slices: tuple[Slice, ...]) -> F32:
         out = np.empty(slices[-1].count, dtype=np.float32)
@@ -120,10 +129,9 @@ class _Gatherer:
 
     def _part(self, shard: ShardId, partition: int, where: Slice) -> F32:
         place = shard, partition
-        duty, copies = self._handed.deal.duties[place], self._handed.copies.get(place, {})
-        why = must_compute(duty, {owner: kept.copy.mean.sha256 for owner, kept in copies.items()})
-        if not why and place in self._handed.drawn:
-            why = self._handed.why_drawn
+        copies = self._handed.copies.get(place, {})
+        why = why_computed(self._handed, place)
+        self.checked += why == self._handed.why_drawn
         if not why:
             words = self._words | {(owner, kept.word_sha256) for owner, kept in copies.items()}
             found = self._copied(place, copies) if len(words) <= MAX_WORDS else None
@@ -153,18 +161,20 @@ class _Gatherer:
         return None
 
     def _compute(self, shard: ShardId, partition: int, where: Slice) -> F32:
-        reducer = PartitionReducer(self._spec, self._handed.plan, shard, where)
-        for member, proof in zip(reducer.members, self._handed.deal.proofs[shard], strict=True):
-            reducer.add(proof[0], self._records(member, proof, partition, where.count))
-        return reducer.finish().values
+        proofs = iter(self._handed.deal.proofs[shard])  # in the plan's order, as members are opened
 
-    def _records(self, member: PlanMember, proof: Proof, partition: int, count: int) -> bytes:
+        def opened(member: PlanMember) -> Ranges:
+            header, hashes = next(proofs)
+            return lambda start, end: (header, self._records(member, hashes[partition], start, end))
+
+        return reduce_partition(self._spec, self._handed.plan, shard, partition, where, opened).values
+
+    def _records(self, member: PlanMember, range_sha256: Sha256, start: int, end: int) -> bytes:
         """A member's byte range, proved; when it comes damaged, of the whole delta, which proves itself."""
-        start, end = byte_range(self._spec, delta_params(self._spec.codec, member.base_revision), count, partition)
         key = keys.delta_key(self._spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
         size, sha256 = member.delta.size_bytes, member.delta.sha256
         body = self._reader.fetch_range(key, start=start, end=end, size_bytes=size, sha256=sha256)
-        if sha256_hex(body) != proof[1][partition]:
+        if sha256_hex(body) != range_sha256:
             logger.warning("a range of {} came damaged; reading all of it", key)
             body = read_delta(self._reader, self._spec.run, member)[start:end]
         return body

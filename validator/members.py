@@ -15,12 +15,13 @@ from common.spec import RunSpec
 from common.units import Hotkey, RoundId, Sha256
 from common.wire import Heartbeat, Phase
 from validator import ledger
+from validator.bars import Bars
 from validator.ledger import Account, Totals
 from validator.round.facts import MemberFacts, RoundState
 from validator.round.tokens import UNSUPPORTED, Seen, Terms, most_of, round_usual, usual_rate
 from validator.submissions import Held
 from validator.uplinks import Uplink
-from validator.worktime import WorkTime
+from validator.worktime import UNKNOWN, WorkTime
 
 MAX_MEMBERS = 256  # a subnet has no more seats
 PATIENCE_ROUNDS = 2
@@ -44,8 +45,6 @@ class Member:
     uplink: Uplink = field(default_factory=Uplink)
     host: str = ""
     """Address that its newest heartbeat came from, as our connection shows it."""
-    met_s: float = 0.0
-    """When this process first heard from it; 0 before."""
     missed: int = 0
     """Rounds in a row that others made a revision of while it said to train and delivered nothing."""
 
@@ -59,7 +58,8 @@ class Members:
         self._overlap = overlap
         self._most = most
         self._members: dict[Hotkey, Member] = {}
-        self._bars: dict[Hotkey, int] = {}
+        self.bars = Bars()
+        self._earlier: set[Hotkey] = set()
         self._ordered: list[Member] | None = None
         self.beat_s: float | None = None
         """When the newest heartbeat of anybody came; None before the first."""
@@ -102,6 +102,10 @@ class Members:
             member.heard_s = max(member.heard_s, now_s)
         self._forget()
 
+    def note_earlier(self, hotkeys: Iterable[Hotkey]) -> None:
+        """Earlier leaders left something of these: each may have worked while nobody led."""
+        self._earlier.update(hotkeys)
+
     def restore(self, accounts: Mapping[Hotkey, Account], now_s: float) -> None:
         """Take over the books that the newest report left, for members that have not spoken yet."""
         for hotkey, account in accounts.items():
@@ -112,7 +116,7 @@ class Members:
     def hear(self, hotkey: Hotkey, beat: Heartbeat, now_s: float) -> None:
         """Take in a heartbeat that arrived now."""
         self.beat_s = now_s
-        member = self._meet(hotkey, now_s)
+        member = self._member(hotkey, now_s)
         before, before_s = member.beat, member.heard_s
         member.heard_s = now_s
         if before is not None and before.session == beat.session and beat.seq <= before.seq:
@@ -130,17 +134,9 @@ class Members:
         if member is not None:
             member.host = host
 
-    def bar(self, hotkey: Hotkey, until: int) -> None:
-        """It reduces nothing before round ``until``, whether it was heard of or not."""
-        self._bars[hotkey] = max(self._bars.get(hotkey, 0), until)
-
-    def barred_until(self, hotkey: Hotkey) -> int:
-        """Before this round it reduces nothing, since it handed in a wrong mean; 0: it never did."""
-        return self._bars.get(hotkey, 0)
-
     def note_receipt(self, hotkey: Hotkey, round_id: RoundId, delta: Sha256, tokens: int, now_s: float) -> None:
         """A manifest of so many tokens was receipted for the first time: the time of its work ends here."""
-        self._meet(hotkey, now_s).work.mark(round_id, delta, tokens, now_s)
+        self._member(hotkey, now_s).work.mark(round_id, delta, tokens, now_s)
 
     def note_upload(self, hotkey: Hotkey, size_bytes: int, took_s: float) -> None:
         """An object has arrived, so long after its receipt."""
@@ -172,7 +168,8 @@ class Members:
     def seen(self, hotkey: Hotkey, delta: Sha256) -> Seen:
         """What was seen of the work in a submission: from the last one that a plan named to this one's receipt."""
         member = self._members.get(hotkey)
-        return Seen(None, False) if member is None else replace(member.work.seen(delta), met_s=member.met_s)
+        seen = UNKNOWN if member is None else member.work.seen(delta)
+        return replace(seen, earlier=hotkey in self._earlier)
 
     def claimed_rates(self, round_id: RoundId, now_s: float) -> dict[Hotkey, float]:
         """Tokens per second that members claim for this round, over the time that we watched them train.
@@ -199,7 +196,7 @@ class Members:
             usual_rate=round_usual(proven, self.claimed_rates(state.round, now_s)),
             proven_rate=usual_rate(proven.values()),
             held_s=state.held_s,
-            listened_s=state.listened_s,
+            unheard_s=state.unheard_s,
         )
 
     def facts(
@@ -218,7 +215,7 @@ class Members:
             own = held.get(member.hotkey, NOTHING_HELD)
             live = now_s - member.heard_s < self._timeout_s and not _gone(member.beat)
             if live or own.delivered or own.tokens:
-                found.append(_facts(member, own, live, round_id, now_s, most, usual))
+                found.append(_facts(member, own, live, round_id, now_s, most, usual, member.hotkey in self._earlier))
         return tuple(found)
 
     def settle(self, hotkey: Hotkey, reported: Account) -> None:
@@ -226,13 +223,6 @@ class Members:
         member = self._members.get(hotkey)
         if member is not None:
             member.account = ledger.settle(member.account, reported)
-
-    def _meet(self, hotkey: Hotkey, now_s: float) -> Member:
-        """The sender of something that came now."""
-        member = self._member(hotkey, now_s)
-        if member.met_s == 0:
-            member.met_s = now_s
-        return member
 
     def _member(self, hotkey: Hotkey, heard_s: float) -> Member:
         member = self._members.get(hotkey)
@@ -287,12 +277,13 @@ def _facts(
     live: bool,
     round_id: RoundId,
     now_s: float,
-    most: Callable[[float | None, float | None, float], int] | None,
+    most: Callable[[float | None, float | None, float, bool], int] | None,
     usual: float | None,
+    earlier: bool,
 ) -> MemberFacts:
     tokens, held = round_tokens(member, round_id), own.tokens
     if most is not None:
-        bound = most(member.work.seconds, member.support, member.met_s)
+        bound = most(member.work.seconds, member.support, member.work.worked_s, earlier)
         tokens, held = min(tokens, bound), min(held, bound)
     return MemberFacts(
         member.hotkey,

@@ -20,6 +20,9 @@ from common.timeouts import CONNECT_S, METAGRAPH_REFRESH_S
 from common.units import Coldkey, Hotkey, Uid
 from validator.watchdog.facts import Fault
 
+MOST_ASKING = 64
+"""Requests of hotkeys without a known seat that wait for one look at the chain: nobody has proved whose they are."""
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -48,6 +51,7 @@ class Membership:
         self._read_s = 0.0
         self._pins: dict[Hotkey, Seat] = {}
         self._refreshing = asyncio.Lock()
+        self._asking = 0
         self._opening: asyncio.Task[None] | None = None
         self._failed: Fault | None = None
         self._failures = 0
@@ -74,10 +78,17 @@ class Membership:
         return seat_of(neuron) if neuron else None
 
     async def seat(self, hotkey: Hotkey) -> Seat | None:
-        """The seat, after one look at the chain when it is not known. ``Retryable`` if no metagraph was ever read."""
+        """The seat, after one look at the chain when it is not known. ``Retryable`` if no metagraph was ever read, and
+        when many others wait for that look."""
         seat = self.known(hotkey)
         if seat is None:
-            await self.refresh()
+            if self._asking >= MOST_ASKING:
+                raise Retryable("the chain is being asked for the seats of many; ask again", METAGRAPH_REFRESH_S)
+            self._asking += 1
+            try:
+                await self.refresh()
+            finally:
+                self._asking -= 1
             seat = self.known(hotkey)
         if seat is None and self._metagraph is None:
             raise Retryable("the chain does not answer yet, so nobody's seat is known", METAGRAPH_REFRESH_S)

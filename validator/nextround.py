@@ -97,3 +97,4 @@ class NextRound:
             current.submissions.add(submission)
         here = {submission.manifest.signer for submission in found if submission.manifest.round == opened.round}
         board.members.expect(sorted(here), now_s)
+        board.members.note_earlier(here)

@@ -47,7 +47,7 @@ class Obeying:
         if not await self._can_obey(run, order):
             return
         # Nothing that was sent or trained before counts any more.
-        self._board.carried, self._board.held = None, Held(0.0, self._board.now_s())
+        self._board.carried, self._board.held = None, Held()
         reason = f"from revision {run.head}; what was trained and sent since counts for nothing"
         await self._board.append(RolledBack(revision, order.sha256), reason)
 

@@ -96,7 +96,7 @@ class OpenRound:
                 board.members.prove(proven_rates(judgement.watched, board.members.proven()))
             board.members.note_committed(current.state.round, current.named(), current.came())
         self._scorer.add(finished(current, board.journal.state))
-        board.carried, board.held = carried_on(current), core.held_on(current.state, board.now_s())
+        board.carried, board.held = carried_on(current), core.held_on(current.state)
         board.round = None
         await self._effects.tidy()
 

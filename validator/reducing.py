@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from common.errors import Rejected
 from common.merge.butterfly import Duty
-from common.reductions import Copy, Reduction
+from common.reductions import MAX_COPIES, Copy, Reduction
+from common.runlog.state import OpenRound
 from common.units import Hotkey, RoundId, Sha256, ShardId
 from validator.round.deadlines import reduce_until_s
 
@@ -43,6 +44,21 @@ class Deal:
     """What is to be read for it."""
     proofs: Mapping[ShardId, tuple[Proof, ...]]
     """Of each shard's accepted members, in the plan's order."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the reply to an owner's heartbeat asks it for."""
+
+    duties: tuple[tuple[Place, Sha256], ...]
+    """Each with the hash of what is to be read."""
+    seconds_left: float
+
+
+def may_reduce(opened: OpenRound) -> bool:
+    """Whether miners may reduce what the round has come to: its first plan. When the merge of that one does harm, the
+    leader goes on alone."""
+    return opened.plan is not None and opened.plan_sha256 is not None and opened.plan.attempt == 0
 
 
 class Reducing:
@@ -76,6 +92,21 @@ class Reducing:
     @property
     def owners(self) -> tuple[Hotkey, ...]:
         return tuple(self._of)
+
+    def reduces(self, opened: OpenRound) -> bool:
+        """Whether it is about the plan that a round has come to."""
+        return may_reduce(opened) and opened.plan_sha256 == self.plan_sha256
+
+    def waits(self, now_s: float) -> bool:
+        """Whether there is time left for deal and owners."""
+        return not self.closed and now_s < self.deadline_s
+
+    def asked(self, hotkey: Hotkey, now_s: float) -> Asked | None:
+        """What an owner is asked for now; None: for nothing."""
+        due = self.due(hotkey)[:MAX_COPIES]
+        if self.deal is None or not due or not self.waits(now_s):
+            return None
+        return Asked(tuple((place, self.deal.inputs[place]) for place in due), self.deadline_s - now_s)
 
     def due(self, hotkey: Hotkey) -> list[Place]:
         """What this owner has not handed in."""

@@ -94,8 +94,8 @@ class Scorer:
             board.members.restore(reports.accounts(report), board.now_s())
             board.members.prove(reports.proven(report))
             board.members.support(reports.supported(report))
-            for hotkey, until in reports.barred(report).items():
-                board.members.bar(hotkey, until)
+            for hotkey, bar in reports.barred(report).items():
+                board.members.bars.add(hotkey, bar)
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:
         """Loss on the held-out text of the weights with this revision hash; remembered. Blocking."""
@@ -162,7 +162,7 @@ class Scorer:
                 member.account,
                 member.beat.tokens_per_s if member.beat else 0.0,
                 member.proven_rate or 0.0,
-                board.members.barred_until(member.hotkey),
+                board.members.bars.of(member.hotkey),
             )
             for member in board.members
             if member.account != Account()

@@ -223,6 +223,9 @@ class ValidatorService:
             score=board.standing.averages.get((seat.hotkey, seat.registered_block)),
             silent_s=max(0.0, board.now_s() - member.heard_s),
             note=beat.note,
+            duties=board.members.bars.of(member.hotkey).told(
+                current.state.round if current else board.journal.state.next_round
+            ),
         )
 
 

@@ -76,8 +76,10 @@ class WorkTime:
     def seen(self, delta: Sha256) -> Seen:
         """The work in a receipted submission."""
         mark = self.marks.get(delta)
-        if mark is None or self.begun_s is None:
+        if mark is None:
             return UNKNOWN
+        if self.begun_s is None:
+            return Seen(None, False, worked_s=mark[1])
         # From receipt to receipt: what encoding takes is in neither of the two, so it does not lengthen the time.
         return Seen(max(0.0, mark[1] - self.begun_s), True, max(0.0, mark[1] - self.receipted_s))
 

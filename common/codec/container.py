@@ -46,15 +46,24 @@ def partition_chunks(count: int, num_partitions: int) -> list[tuple[int, int]]:
     """Chunk ranges [start, end) of the partitions, as even as possible; some are empty if chunks are too few."""
     if num_partitions < 1:
         raise ValueError(f"num_partitions must be at least 1, not {num_partitions}")
+    return [chunks_of(count, num_partitions, partition) for partition in range(num_partitions)]
+
+
+def chunks_of(count: int, num_partitions: int, partition: int) -> tuple[int, int]:
+    """One of ``partition_chunks``, without making all of them."""
     chunks = chunk_count(count)
-    return [(p * chunks // num_partitions, (p + 1) * chunks // num_partitions) for p in range(num_partitions)]
+    return partition * chunks // num_partitions, (partition + 1) * chunks // num_partitions
 
 
 def partition_ranges(count: int, params: CodecParams, num_partitions: int) -> list[tuple[int, int]]:
     """Byte ranges [start, end) of the partitions in an encoded vector: whole records, the header left out."""
-    end, size = encoded_size(count, params), record_bytes(params)
-    chunks = partition_chunks(count, num_partitions)
-    return [(min(HEADER_BYTES + a * size, end), min(HEADER_BYTES + b * size, end)) for a, b in chunks]
+    return [range_of(count, params, chunks) for chunks in partition_chunks(count, num_partitions)]
+
+
+def range_of(count: int, params: CodecParams, chunks: tuple[int, int]) -> tuple[int, int]:
+    """Bytes [start, end) of the chunks [start, end) in an encoded vector of ``count`` values."""
+    size, end = record_bytes(params), encoded_size(count, params)
+    return min(HEADER_BYTES + chunks[0] * size, end), min(HEADER_BYTES + chunks[1] * size, end)
 
 
 def partition_hashes(
@@ -105,7 +114,7 @@ def decode_range(
     Raises ``Rejected``.
     """
     first, last = chunks
-    start, end = (min(HEADER_BYTES + at * record_bytes(expect), encoded_size(count, expect)) for at in chunks)
+    start, end = range_of(count, expect, chunks)
     if len(records) != end - start:
         raise Rejected("wrong_size", f"{len(records)} bytes; the chunks {first} to {last} take {end - start}")
     if not _scale_allowed(scale, expect):

@@ -2,6 +2,9 @@
 
 Addresses are those that the validator's own TCP connections show, never what a miner says. Of a loopback address no
 network is known: the peer, or the proxy in front of us, is on our own machine, and every miner would look the same.
+
+An IPv4 address that comes as one of IPv6, mapped (a socket that takes both) or translated by NAT64, is that IPv4
+address wherever it stands: in a connection, and in a line of the table.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ from common.errors import OperatorError
 IPV4_BITS, IPV6_BITS = 24, 48
 MAX_ASN = (1 << 32) - 1
 MAX_TABLE_LINES = 2_000_000
+IPV4_WITHIN = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""IPv6 prefixes that hold all of IPv4 in their last 32 bits: RFC 4291 2.5.5.2, RFC 6052 2.1."""
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Range = tuple[int, int]
 """First address, and the end with its sign changed: in order, what holds others comes before them."""
 
@@ -62,8 +69,8 @@ def parse_asn_table(text: str, name: str) -> AsnTable:
             continue
         try:
             prefix, asn = words
-            value = int(asn.upper().removeprefix("AS"))
-            network = ipaddress.ip_network(prefix)
+            value = _asn(asn)
+            network = _network(prefix)
         except ValueError:
             raise OperatorError(
                 f'{name} line {number}: not "prefix asn", as in 192.0.2.0/24 64496: correct the line or leave it out'
@@ -75,7 +82,21 @@ def parse_asn_table(text: str, name: str) -> AsnTable:
     return _flattened(prefixes)
 
 
-def _place(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> int:
+def _asn(text: str) -> int:
+    digits = text.upper().removeprefix("AS")
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError(f"{text!r} is no number")  # int() would take 64_496 and other alphabets' digits
+    return int(digits)
+
+
+def _network(text: str) -> _Network:
+    network = ipaddress.ip_network(text)
+    if isinstance(network, ipaddress.IPv6Network) and any(network.subnet_of(within) for within in IPV4_WITHIN):
+        return ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return network
+
+
+def _place(address: _Address) -> int:
     """One number for every address: those of version 6 lie behind those of version 4."""
     return int(address) if address.version == 4 else (1 << 32) + int(address)
 
@@ -100,11 +121,11 @@ def _flattened(prefixes: dict[_Range, int]) -> AsnTable:
     return AsnTable(tuple(keys), tuple(starts[key] for key in keys))
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(host: str) -> _Address | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
+    if isinstance(address, ipaddress.IPv6Address) and any(address in within for within in IPV4_WITHIN):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address

@@ -11,10 +11,10 @@ of what somebody else served it. Pure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from common.codec.container import HEADER_BYTES, decode_range, partition_chunks, partition_ranges, read_header
+from common.codec.container import HEADER_BYTES, chunks_of, decode_range, partition_chunks, range_of, read_header
 from common.codec.params import CHUNK, F32, CodecParams, delta_params
 from common.errors import Rejected
 from common.merge.mean import MeanAccumulator
@@ -26,6 +26,8 @@ from common.units import Sha256, ShardId, sha256_hex
 
 MEAN_BYTES = 4
 """Of one value of a mean: float32, little-endian."""
+Ranges = Callable[[int, int], tuple[bytes, bytes | memoryview]]
+"""One delta's header, and its bytes [start, end)."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,14 @@ def slices_of(spec: RunSpec, count: int) -> tuple[Slice, ...]:
     return tuple(Slice(count, chunks) for chunks in partition_chunks(count, spec.reduce.partitions))
 
 
+def slice_of(spec: RunSpec, count: int, partition: int) -> Slice:
+    """One of ``slices_of``, without making all of them."""
+    return Slice(count, chunks_of(count, spec.reduce.partitions, partition))
+
+
 def byte_range(spec: RunSpec, params: CodecParams, count: int, partition: int) -> tuple[int, int]:
-    """Bytes [start, end) of a partition in a delta."""
-    return partition_ranges(count, params, spec.reduce.partitions)[partition]
+    """Bytes [start, end) of a partition in a delta: asked for every member and partition, so it is worked out alone."""
+    return range_of(count, params, chunks_of(count, spec.reduce.partitions, partition))
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,44 @@ class PartitionReducer:
         except ValueError as error:
             raise Rejected("bad_merge", f"round {self._plan.round}: {error}") from None
         return PartitionMean(values, Sha256(self._inputs.hexdigest()))
+
+
+def reduce_partitions(
+    spec: RunSpec,
+    plan: RoundFrozen,
+    shard: ShardId,
+    slices: Mapping[int, Slice],
+    opened: Callable[[PlanMember], Ranges],
+) -> dict[int, PartitionMean]:
+    """The means of some partitions of a shard, by partition; every accepted member is ``opened`` once, in the plan's
+    order, and asked for the ranges in the order of ``slices``.
+
+    Raises ``Rejected`` for what can't be added up, and what reading raises.
+    """
+    reducers = {partition: PartitionReducer(spec, plan, shard, where) for partition, where in slices.items()}
+    for member in accepted_members(plan, shard) if reducers else ():
+        ranges, params = opened(member), delta_params(spec.codec, member.base_revision)
+        for partition, reducer in reducers.items():
+            reducer.add(*ranges(*byte_range(spec, params, slices[partition].count, partition)))
+    return {partition: reducer.finish() for partition, reducer in reducers.items()}
+
+
+def reduce_partition(
+    spec: RunSpec,
+    plan: RoundFrozen,
+    shard: ShardId,
+    partition: int,
+    where: Slice,
+    opened: Callable[[PlanMember], Ranges],
+) -> PartitionMean:
+    """The mean of one partition; see ``reduce_partitions``."""
+    return reduce_partitions(spec, plan, shard, {partition: where}, opened)[partition]
+
+
+def require_inputs(mean: PartitionMean, partition: int, expected: Sha256) -> None:
+    """What an owner has read must be what the leader has. Raises ``Rejected('wrong_inputs')``."""
+    if mean.inputs_sha256 != expected:
+        raise Rejected("wrong_inputs", f"partition {partition} was read otherwise than the leader has it")
 
 
 def inputs_sha256(inputs: Iterable[tuple[bytes, Sha256]]) -> Sha256:

@@ -15,9 +15,9 @@ import numpy as np
 
 from common import keys
 from common.codec.container import HEADER_BYTES
-from common.codec.params import F32, delta_params
+from common.codec.params import F32
 from common.errors import Rejected
-from common.merge.partition import PartitionMean, PartitionReducer, byte_range, slices_of
+from common.merge.partition import PartitionMean, Ranges, reduce_partitions, slices_of
 from common.model.layout import little_endian_bytes
 from common.records import ObjectRef
 from common.reductions import (
@@ -222,15 +222,13 @@ def true_means(
 
     Raises ``Rejected`` for a plan or deltas that can't be added up, and what ``read_delta`` raises.
     """
-    if not partitions:
-        return {}
+
+    def opened(member: PlanMember) -> Ranges:
+        delta = read_delta(member)
+        return lambda start, end: (delta[:HEADER_BYTES], delta[start:end])
+
     slices = slices_of(spec, count)
-    reducers = {partition: PartitionReducer(spec, plan, shard, slices[partition]) for partition in partitions}
-    for member in next(iter(reducers.values())).members:
-        delta, params = read_delta(member), delta_params(spec.codec, member.base_revision)
-        for partition, reducer in reducers.items():
-            reducer.add(delta[:HEADER_BYTES], delta[slice(*byte_range(spec, params, count, partition))])
-    return {partition: reducer.finish() for partition, reducer in reducers.items()}
+    return reduce_partitions(spec, plan, shard, {partition: slices[partition] for partition in partitions}, opened)
 
 
 def _values(reader: ObjectReader, run: str, plan: RoundFrozen, shard: ShardId, partition: int, taken: Taken) -> F32:

@@ -23,7 +23,7 @@ from common.store.multipart import (
     part_count,
     part_range,
 )
-from common.store.port import ObjectInfo, ObjectStore, PresignedPut
+from common.store.port import ObjectInfo, ObjectMissing, ObjectStore, PresignedPut
 from common.units import Sha256, format_bytes
 
 URL_LIFE_S = 3600
@@ -44,8 +44,9 @@ class PartCopier:
     def copy(self, info: ObjectInfo, sha256: Sha256 | None) -> None:
         """Copy the object as it was listed.
 
-        Raises ``ObjectMissing`` when it is gone; ``Rejected``: ``too_large``, ``checksum_mismatch`` when its bytes have
-        not the given hash; ``Retryable`` as the stores, and when the object changed meanwhile.
+        Raises ``ObjectMissing`` when it is gone, and leaves nothing of the copy then; ``Rejected``: ``too_large``,
+        ``checksum_mismatch`` when its bytes have not the given hash; ``Retryable`` as the stores, and when the object
+        changed meanwhile.
         """
         key, count = info.key, part_count(info.size_bytes, self.part_bytes)
         if count > MAX_PARTS:
@@ -54,7 +55,11 @@ class PartCopier:
         there, digest, digests, put = self.new.list_parts(key, upload_id), hashlib.sha256(), list[Md5](), False
         reused = _by_size(there, info.size_bytes, self.part_bytes) if _opaque(there) else frozenset[int]()
         for number in range(1, count + 1):
-            body = self._part(info, number)
+            try:
+                body = self._part(info, number)
+            except ObjectMissing:
+                self.new.abort_multipart(key, upload_id)
+                raise
             digest.update(body)
             digests.append(md5_hex(body))
             if number not in reused and _found(there, number, digests[-1]) is None:

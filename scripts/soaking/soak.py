@@ -1,9 +1,10 @@
 """A real subnet under seeded chaos: processes are killed, stopped, told to end, cut off and throttled.
 
 Invariants that are checked all along: no slot of the log ever changes, no delta is merged twice, no process ends that
-we did not end, who is told to end ends well, no traceback and no error stands in a log, and ``STILL_S`` never pass
-without a commit. At the end ``brigade run verify`` proves the run against its bucket and the heads on chain, and the
-loss has fallen, in the second half of the run as well.
+we did not end, who is told to end ends well, nobody is convicted, no traceback and no error stands in a log, and
+``STILL_S`` never pass without a commit. At the end ``brigade run verify`` proves the run against its bucket and the
+heads on chain, the loss has fallen, in the second half of the run as well, and where miners reduce some of their means
+were taken.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import Any
 from common.runlog.entries import LeaderChanged
 from scripts.soaking.faults import ENDS, heal, hurt
 from scripts.soaking.invariants import Broken, History, check_logs
+from scripts.soaking.reductions import Reductions
 from scripts.soaking.schedule import Event, schedule
 from scripts.soaking.takeovers import play_all
 from tests.integration.support import SLOWED, SPEED, spec_for
 from tests.support.rig import LOOK_S, Rig
 from tests.support.rigging import running
+from validator.up.defaults import BUTTERFLY, LEADER, REDUCE_KINDS, REDUNDANCY
 
 STILL_S = 300.0
 LOSS_EVERY_S = 15.0
@@ -57,6 +60,9 @@ class Soak:
     """Seconds from the start, nats per token held out."""
     online_s: float = 0.0
     """Of all miners together, from the first round on: running and not stopped."""
+
+    def __post_init__(self) -> None:
+        self.reductions = Reductions(self.rig.spec)
 
     def run(self, events: Sequence[Event], seconds: float) -> None:
         """Live through the events. Raises ``Broken``."""
@@ -173,7 +179,8 @@ class Soak:
             self.most_rss_kib[name] = max(kib, self.most_rss_kib.get(name, 0))
 
     def _check(self) -> None:
-        """After each event: the log, what was merged, what the processes said."""
+        """After each event: the log, what was merged, who was convicted, what the processes said."""
+        self.reductions.gather(self.rig.logs)
         if "storage" not in self._hurt():
             self.history.check(self.rig)
         check_logs(self.rig.logs)
@@ -210,7 +217,8 @@ class Soak:
         """What it came to. Goodput: merged over what the miners could train while they ran, at the speed they keep."""
         state = self.rig.state
         merged, could = (state.tokens_merged if state else 0), self.online_s * SPEED
-        shown = self.losses[:: max(1, len(self.losses) // 10)]
+        told = {"revision 0" if at == 0 else f"{at_s:.0f} s": loss for at, (at_s, loss) in enumerate(self.losses)}
+        shown = list(told)[:: max(1, len(told) // 10)]
         return {
             "events": dict(self.counts),
             "commits": self.rig.head,
@@ -218,11 +226,12 @@ class Soak:
             "terms": state.term if state else 0,
             "voids": self.rig.voids,
             "tokens_merged": merged,
+            **self.reductions.summary(self.rig.entries, len(self.history.convicted)),
             "goodput": round(merged / could, 4) if could else 0.0,
             "longest_without_commit_s": round(self.longest_still_s, 1),
             "takeovers_s": [round(one, 1) for one in self.takeovers_s],
             "restarts_by_us": self.restarts,
-            "loss": {f"{at_s:.0f} s": round(loss, 3) for at_s, loss in (*shown, *self.losses[-1:])},
+            "loss": {name: round(told[name], 3) for name in (*shown, *list(told)[-1:])},
             "most_rss_mib": {name: kib // 1024 for name, kib in self.most_rss_kib.items()},
         }
 
@@ -238,12 +247,15 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--takeovers", action="store_true", help="instead: every fault of a leader in every phase")
     parser.add_argument("--round-s", type=float, help="with --takeovers: length of a round; 24 if not given")
+    parser.add_argument("--reduce", choices=REDUCE_KINDS, default=LEADER, help="who adds the deltas up")
     options = parser.parse_args()
+    if options.reduce == BUTTERFLY and options.miners < REDUNDANCY:
+        parser.error(f"--reduce {BUTTERFLY} needs --miners {REDUNDANCY} or more: so many make each mean")
     if options.round_s is not None and not options.takeovers:
         parser.error("--round-s is for --takeovers; chaos has rounds of 3 s")
     folder = (options.dir or Path(tempfile.mkdtemp(prefix="brigade-soak-"))).absolute()
     if options.takeovers:
-        why = play_all(folder, options.round_s or 24.0)
+        why = play_all(folder, options.round_s or 24.0, options.reduce)
         print(why or "all held")
         return 1 if why else 0
     return soak(folder, options)
@@ -251,7 +263,8 @@ def main() -> int:
 
 def soak(folder: Path, options: argparse.Namespace) -> int:
     """One run of chaos, and what it came to; the exit code."""
-    with running(folder, spec_for(options.miners), options.miners, options.validators) as rig:
+    spec = spec_for(options.miners, reduce=options.reduce)
+    with running(folder, spec, options.miners, options.validators) as rig:
         miners = [wallet.name for wallet in rig.wallets.miners]
         validators = [wallet.name for wallet in rig.wallets.validators]
         run, why = Soak(rig, miners, validators), ""
@@ -264,8 +277,9 @@ def soak(folder: Path, options: argparse.Namespace) -> int:
         verified = rig.verify("--chain", f"ws://127.0.0.1:{rig.ports['chain']}", "--netuid", str(rig.spec.netuid))
         if not why and verified.returncode:
             why = f"brigade run verify: {verified.stderr.strip()}"
-        why = why or run.loss_problem()
-    told = {"ok": not why, "why": why, "folder": str(folder), **run.summary()}
+        run.reductions.gather(rig.logs)
+        why = why or run.loss_problem() or run.reductions.problem(rig.entries)
+    told = {"ok": not why, "why": why, "folder": str(folder), "reduce": options.reduce, **run.summary()}
     print(json.dumps(told) if options.json else "\n".join(f"{name}: {value}" for name, value in told.items()))
     return 1 if why else 0
 

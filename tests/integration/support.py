@@ -10,11 +10,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from common.spec import CodecSpec, RoundSpec, RunSpec
+from common.spec import CodecSpec, ReduceSpec, RoundSpec, RunSpec
 from tests.support.rig import Plan, Rig
 from tests.support.rigging import MakeSpec, dataset_of
 from tests.support.specs import tiny_spec
 from validator.up.bootstrap import Wallets
+from validator.up.defaults import AUDITED_SHARE, BUTTERFLY, LEADER, REDUNDANCY
 
 SEQ_LEN, BATCH, STEPS = 32, 2, 30
 STEP_TOKENS = SEQ_LEN * BATCH
@@ -23,6 +24,8 @@ SPEED = 640.0
 SLOWED = ("--max-tokens-per-s", str(SPEED))
 SUBMIT_S = 10.0
 TIMEOUT_S = 5.0
+PARTITIONS = 4
+"""Of a round's mean, where miners reduce: one of them is drawn to be checked."""
 
 
 def steps_in(seconds: float) -> int:
@@ -30,8 +33,9 @@ def steps_in(seconds: float) -> int:
     return round(seconds * SPEED / STEP_TOKENS)
 
 
-def spec_for(members: int, steps: int = STEPS) -> MakeSpec:
-    """A run whose rounds are made for so many miners; a quorum is half of what one of them does."""
+def spec_for(members: int, steps: int = STEPS, reduce: str = LEADER) -> MakeSpec:
+    """A run whose rounds are made for so many miners; a quorum is half of what one of them does. ``reduce``: who adds
+    up, in the words of `brigade up --reduce`."""
     round_tokens = STEP_TOKENS * steps
 
     def make(netuid: int, wallets: Wallets, data: Path) -> RunSpec:
@@ -61,9 +65,14 @@ def spec_for(members: int, steps: int = STEPS) -> MakeSpec:
                 drip_s=1.0,
                 late_weight=0.8,
             ),
+            reduce=_butterfly() if reduce == BUTTERFLY else base.reduce,
         )
 
     return make
+
+
+def _butterfly() -> ReduceSpec:
+    return ReduceSpec("butterfly", PARTITIONS, REDUNDANCY, PARTITIONS // AUDITED_SHARE)
 
 
 def begun(rig: Rig, names: list[str]) -> None:

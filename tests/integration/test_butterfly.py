@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 
 from common import keys
 from common.reports import Report
 from common.runlog.entries import RevisionCommitted
-from common.spec import ReduceSpec, RunSpec
 from common.units import Hotkey, RoundId
 from tests.integration.support import SLOWED, accepted, begun, commits, spec_for
 from tests.support.rig import Plan, Rig
 from tests.support.rigging import running
 from validator.scoring.reports import read_reports
-from validator.up.bootstrap import Wallets
+from validator.up.defaults import BUTTERFLY
 
 MINERS = ["miner-1", "miner-2", "miner-3", "miner-4"]
 FIRST, SECOND = "validator", "validator-2"
-PARTITIONS = 4
-
-
-def spec(netuid: int, wallets: Wallets, data: Path) -> RunSpec:
-    made = spec_for(len(MINERS))(netuid, wallets, data)
-    return replace(made, reduce=ReduceSpec("butterfly", PARTITIONS, redundancy=2, audits=1))
 
 
 @dataclass(frozen=True)
@@ -50,12 +42,14 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    with running(tmp_path_factory.mktemp("butterfly") / "run", spec, len(MINERS), validators=2) as rig:
+    folder = tmp_path_factory.mktemp("butterfly") / "run"
+    with running(folder, spec_for(len(MINERS), reduce=BUTTERFLY), len(MINERS), validators=2) as rig:
         orders = rig.folder / "orders"
         rig.start_validator(name=FIRST)
         for name in MINERS[:-1]:
             rig.start_miner(name, *SLOWED)
         rig.start_miner(MINERS[-1], *SLOWED, wrong=("--orders", str(orders)))
+        rig.until(lambda: rig.status is not None and rig.status.leading, "the first validator leads")
         rig.start_validator(name=SECOND)
         begun(rig, MINERS)
         pids = {name: rig.parts[name].process.pid for name in MINERS}

@@ -25,6 +25,11 @@ TABLE = """
     [
         ("192.0.2.77", "192.0.2.0/24"),
         ("::ffff:192.0.2.77", "192.0.2.0/24"),
+        ("::ffff:c000:24d", "192.0.2.0/24"),
+        ("64:ff9b::192.0.2.77", "192.0.2.0/24"),
+        ("::ffff:127.0.0.1", None),
+        ("::ffff:0.0.0.0", None),
+        ("fe80::1%eth0", "fe80::/48"),
         ("2001:db8:1:2::3", "2001:db8:1::/48"),
         ("127.0.0.1", None),
         ("::1", None),
@@ -69,7 +74,34 @@ def test_any_nesting_is_looked_up_right(table: dict[ipaddress.IPv4Network, int],
     assert parse_asn_table(text, "t").asn_of(str(address)) == expected
 
 
-@pytest.mark.parametrize("line", ["192.0.2.0/24", "192.0.2.1/24 5", "x y", "192.0.2.0/24 0", "10.0.0.0/8 99999999999"])
+@pytest.mark.parametrize(
+    "prefix", ["192.0.2.0/24", "::ffff:192.0.2.0/120", "::ffff:c000:200/120", "64:ff9b::c000:200/120"]
+)
+@pytest.mark.parametrize("host", ["192.0.2.7", "::ffff:192.0.2.7", "::ffff:c000:207", "64:ff9b::192.0.2.7"])
+def test_an_ipv4_address_is_the_same_in_every_form(prefix: str, host: str) -> None:
+    table = parse_asn_table(f"192.0.0.0/16 1\n{prefix} 64496\n::/0 2", "t")
+    assert table.asn_of(host) == 64496
+    assert table.asn_of("192.0.3.1") == 1
+    assert table.asn_of("2001:db8::1") == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "192.0.2.0/24",
+        "192.0.2.1/24 5",
+        "x y",
+        "192.0.2.0/24 0",
+        "192.0.2.0/24 AS0",
+        "::ffff:192.0.2.0/120 0",
+        "::ffff:192.0.2.1/120 5",
+        "192.0.2.0/24 64_496",
+        "192.0.2.0/24 -5",
+        "192.0.2.0/24 ٣",
+        "10.0.0.0/8 99999999999",
+        f"10.0.0.0/8 {'9' * 5000}",
+    ],
+)
 def test_a_line_that_is_none_is_named(line: str) -> None:
     with pytest.raises(OperatorError, match=r"asn\.txt line 2"):
         parse_asn_table(f"# a table\n{line}", "asn.txt")

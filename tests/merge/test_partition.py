@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from common.codec.container import (
     HEADER_BYTES,
+    chunks_of,
     decode,
     decode_range,
     encode,
@@ -24,7 +25,7 @@ from common.codec.params import CHUNK, F32, CodecParams, delta_params
 from common.errors import Rejected
 from common.merge.mean import MeanAccumulator
 from common.merge.outer import OuterState
-from common.merge.partition import PartitionReducer, byte_range, inputs_sha256, slices_of
+from common.merge.partition import PartitionReducer, byte_range, inputs_sha256, slice_of, slices_of
 from common.runlog.recompute import accepted_members, divisor, merge_mean
 from common.spec import ReduceSpec
 from tests.codec.strategies import params, vector, vectors
@@ -53,6 +54,22 @@ def test_the_ranges_of_a_delta_decode_to_its_slices(values: F32, codec: CodecPar
     for chunks, (start, end) in zip(partition_chunks(count, partitions), ranges, strict=True):
         part = decode_range(data[start:end], scale, expect=codec, count=count, chunks=chunks)
         assert part.tobytes() == whole[chunks[0] * CHUNK : chunks[1] * CHUNK].tobytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 40 * CHUNK), params, st.integers(1, 50))
+def test_one_partition_alone_lies_where_all_of_them_have_it(count: int, codec: CodecParams, partitions: int) -> None:
+    spec = dataclasses.replace(
+        spec_of(next(iter(CODECS)), "nesterov"), reduce=ReduceSpec("butterfly", partitions, 2, 0)
+    )
+    at = range(partitions)
+    assert [byte_range(spec, codec, count, one) for one in at] == partition_ranges(count, codec, partitions)
+    assert tuple(slice_of(spec, count, one) for one in at) == slices_of(spec, count)
+
+
+def test_of_more_partitions_than_memory_could_hold_one_is_told() -> None:
+    """A leader asks for every member and partition: no table of all partitions is made for each."""
+    assert chunks_of(7 * CHUNK, 10**15, 10**15 - 1) == (6, 7)
 
 
 @settings(max_examples=200, deadline=None)

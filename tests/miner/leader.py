@@ -10,7 +10,8 @@ import secrets
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,8 @@ class Seen:
     """Heartbeats without an upload since the last completion."""
     fetches: int = 0
     """Requests for updates."""
+    held: list[str] = field(default_factory=list)
+    """Paths of requests that were made to wait."""
     unanswered: int = 0
     """API requests that came while the leader was down."""
 
@@ -121,6 +124,8 @@ class Leader:
         self.let_uploads = threading.Event()
         """While clear, uploads get no answer."""
         self.let_uploads.set()
+        self._held_parts: dict[str, threading.Event] = {}
+        """Part of a path → set when such requests are answered again."""
         self.findings: list[str] = []
         """Codes that the next deltas are refused with after their upload, one each."""
         self.put_answers: list[int] = []
@@ -198,6 +203,16 @@ class Leader:
         self.world.store.put(_key(self.spec, MINER.hotkey, ours), data)
         return ours
 
+    @contextmanager
+    def holding(self, part: str) -> Iterator[None]:
+        """While the block lasts, requests whose path holds ``part`` get no answer; afterwards they get today's."""
+        let = self._held_parts[part] = threading.Event()
+        try:
+            yield
+        finally:
+            del self._held_parts[part]
+            let.set()
+
     def abort(self) -> None:
         opened_round = self.world.state.open_round
         assert opened_round is not None
@@ -221,6 +236,12 @@ class Leader:
     def _answer(self, request: Request) -> Reply:
         if request.method == "PUT":
             self.let_uploads.wait(PATIENCE_S)
+        for part, let in list(self._held_parts.items()):
+            if part in request.path:
+                with self._changed:
+                    self.seen.held.append(request.path)
+                    self._changed.notify_all()
+                let.wait(PATIENCE_S)
         with self._changed:
             reply = self._route(request)
             self._changed.notify_all()

@@ -14,7 +14,7 @@ from common.model.layout import run_layouts
 from miner.agent import Agent, Ports, Settings, Stop
 from miner.ledger import Ledger
 from miner.state import StateFolder
-from tests.miner.leader import MINER, NETUID, Leader, Seen
+from tests.miner.leader import MINER, NETUID, PATIENCE_S, Leader, Seen
 
 
 class Miner:
@@ -62,6 +62,23 @@ class Miner:
         assert self._main is not None
         self._loop.call_soon_threadsafe(self._main.cancel)
         self._thread.join()
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Nothing of its event loop runs during the block; the training thread is the only one that does."""
+        assert self._loop is not None
+        sleeping, awake = threading.Event(), threading.Event()
+
+        def sleep() -> None:
+            sleeping.set()
+            awake.wait(PATIENCE_S)
+
+        self._loop.call_soon_threadsafe(sleep)
+        sleeping.wait(PATIENCE_S)
+        try:
+            yield
+        finally:
+            awake.set()
 
     def join(self) -> None:
         self._thread.join()

@@ -30,11 +30,9 @@ from common.wire import (
     Health,
     Heartbeat,
     HeartbeatReply,
-    MeanDuty,
     MeanTarget,
     Message,
     Phase,
-    ReduceView,
     ReductionReply,
     ReductionRequest,
     UploadTarget,
@@ -52,8 +50,10 @@ from tests.miner.leader import MINER, PATIENCE_S
 from tests.runlog.support import ALICE, MINERS, opened, small_spec
 from tests.runlog.world import begin_world
 from tests.support.httpserver import Reply, Request, ScriptedServer
-from validator.dealing import deal_of
+from validator.butterfly import view_of
+from validator.owners import deal_of
 from validator.reducing import Proof, Reducing
+from validator.round.deadlines import REDUCE_SHARE
 
 SHARD = ShardId(0)
 
@@ -105,7 +105,7 @@ class Desk:
 
     def forget(self) -> None:
         """The same process has lost what it had counted."""
-        self.reducing = Reducing(self.plan.round, self._plan_sha256, planned_s=0.0, left_s=PATIENCE_S)
+        self.reducing = Reducing(self.plan.round, self._plan_sha256, planned_s=0.0, left_s=PATIENCE_S / REDUCE_SHARE)
         counts = {SHARD: len(self.world.memory[SHARD].weights)}
         alone = [Candidate(MINER.hotkey, Coldkey("cold"), None, None)]
         proofs = {SHARD: tuple(self._proofs[member.delta.sha256] for member in accepted_members(self.plan, SHARD))}
@@ -184,10 +184,7 @@ class Desk:
         return reply
 
     def _heartbeat(self) -> HeartbeatReply:
-        deal, due = self.reducing.deal, self.reducing.due(MINER.hotkey)
-        assert deal is not None
-        duties = tuple(MeanDuty(shard=s, partition=p, inputs_sha256=deal.inputs[s, p]) for s, p in due)
-        view = ReduceView(round=self.plan.round, plan_sha256=self._plan_sha256, duties=duties, seconds_left=PATIENCE_S)
+        asked = self.reducing.asked(MINER.hotkey, now_s=0.0)
         return HeartbeatReply(
             server_ns=SystemClock().wall_ns(),
             leader=ALICE.hotkey,
@@ -197,13 +194,15 @@ class Desk:
             round=None,
             delivered=False,
             score=None,
-            reduce=view if duties else None,
+            reduce=None if asked is None else view_of(self.reducing, asked),
         )
 
     def _hand_in(self, request: ReductionRequest) -> ReductionReply:
         word, record = open_reduction(request.reduction, self.world.spec.run)
         self.words.append(word)
         self.reducing.announce(word)
+        if not self.reducing.brings(word):
+            return ReductionReply(uploads=())
         absent = [copy for copy in word.copies if self.world.store.head(word.key_of(copy)) is None]
         if not absent:
             self.reducing.take(word, sha256_hex(record.encode()))

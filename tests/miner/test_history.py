@@ -257,7 +257,7 @@ class Miner(RuleBasedStateMachine):
     def go_back(self) -> None:
         """The trainer gives its work up. What was handed in of it may still be merged."""
         x = self.marked()
-        self.work.give_up("the test says so")
+        self.work.give_up("the test says so", self.work.mark())
         self.gone += x.moved
         self.unclaimed |= steps_of(x)
 

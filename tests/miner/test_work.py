@@ -144,10 +144,23 @@ def test_after_a_move_the_trainer_goes_back_to_the_new_revision() -> None:
 def test_work_that_is_no_good_can_be_given_up() -> None:
     work = begun()
     step(work, 2)
-    work.give_up("its norm is absurd")
+    work.give_up("its norm is absurd", work.mark())
     assert np.array_equal(work.trainer.weights(), BASE)
     assert work.trainer.optimizer_state().steps == 0
     assert "its norm is absurd" in work.progress.trouble
+
+
+def test_what_is_trained_after_a_rollback_is_not_given_up_for_what_was_trained_before() -> None:
+    work = begun()
+    step(work, 2)
+    old = work.mark()
+    work.drop("the run was rolled back", fresh=True)
+    work.begin(base(), stream(Stream()))
+    step(work, 1)
+    before = work.trainer.weights()
+    work.give_up("its norm is absurd", old)
+    assert np.array_equal(work.trainer.weights(), before)
+    assert work.progress.steps == 1
 
 
 def test_progress_has_the_median_speed() -> None:

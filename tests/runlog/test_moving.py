@@ -128,6 +128,28 @@ def test_cut_off_at_any_point_the_same_command_continues(world: World, part_byte
     assert list(new.list_uploads("")) == [], "no upload is left behind"
 
 
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_large_object_that_is_deleted_while_its_parts_are_copied_leaves_nothing_behind(
+    world: World, part: int
+) -> None:
+    old, new = copy_store(world.store), MemoryStore(min_part_bytes=1000)
+    large = max(old.list(keys.run_prefix("tiny")), key=lambda info: info.size_bytes)
+    reads = 0
+
+    def delete(operation: str, key: str) -> None:
+        nonlocal reads
+        reads += (operation, key) == ("get", large.key)
+        if reads == part and key == large.key and operation == "get":
+            old.delete(large.key)
+
+    old.before = delete
+    move(old, new, world, part_bytes=1000)
+    assert reads == part
+    assert large.size_bytes > 2000
+    assert new.head(large.key) is None
+    assert list(new.list_uploads("")) == []
+
+
 def test_another_runs_bucket_or_another_move_is_refused(world: World) -> None:
     old, new = copy_store(world.store), MemoryStore()
     new.put(keys.log_key("tiny", 1), b"something else")

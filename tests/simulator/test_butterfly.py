@@ -11,6 +11,7 @@ import pytest
 from common import keys
 from common.codec.container import HEADER_BYTES, partition_ranges
 from common.codec.params import delta_params
+from common.errors import OperatorError
 from common.merge.partition import slices_of
 from common.reductions import decode_reduction
 from common.spec import MAX_PARTITIONS, ReduceSpec, RunSpec
@@ -19,7 +20,7 @@ from tests.simulator.support import check, small_settings, small_spec
 from validator.round.deadlines import REDUCE_SHARE, Deadlines
 from validator.simulator.bucket import BucketRecords
 from validator.simulator.run import outcome, run
-from validator.simulator.scenario import Fault, Target
+from validator.simulator.scenario import Fault, Moment, Target
 from validator.simulator.schedules import random_faults
 from validator.simulator.settings import Settings
 from validator.simulator.traffic import RoundTraffic
@@ -163,19 +164,44 @@ def test_a_leader_that_dies_while_owners_reduce_loses_no_round(kind: str) -> Non
     assert weights(world)[: STRUCK + 2] == weights(alone())[: STRUCK + 2]
 
 
+def test_an_owner_that_lies_changes_nothing_and_reduces_nothing_more_whoever_leads() -> None:
+    at_s = undisturbed().traffic.rounds[STRUCK].dealt_at_s - 1.0
+    lying = Fault("wrong_mean", Target("miner", 2.0), at_s, AWAY_S, 1.0)
+    restart = Fault("die", Target("validator", 0.0), Moment(RoundId(STRUCK + 1), "open"), 1.0, 1.0)
+    world = play(lying, restart)
+    assert outcome(world).rounds_aborted == 0
+    assert weights(world)[: STRUCK + 2] == weights(alone())[: STRUCK + 2]
+    struck_round, *later = (world.traffic.rounds[RoundId(number)] for number in range(3))
+    assert struck_round.alone["copies that differ"] > 0
+    assert struck_round.up[2] > 0
+    assert [traffic.up[2] for traffic in later] == [0, 0]
+    assert all(traffic.by_miners > 0 for traffic in later)
+
+
+def test_owners_of_one_autonomous_system_are_related() -> None:
+    traffic = measured(8, partitions=8, asns=1).traffic.rounds[RoundId(0)]
+    assert traffic.alone == {"related owners": traffic.dealt}
+
+
+def test_lying_owners_need_owners() -> None:
+    with pytest.raises(OperatorError, match="--reduce butterfly"):
+        play(Fault("wrong_mean", Target("miner", 2.0), 1.0, AWAY_S, 1.0), kind="leader")
+
+
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_random_faults_violate_nothing(first: int) -> None:
     for seed in range(first, first + 10):
         play(*random_faults(seed, MINERS, 3), seed=seed)
 
 
-def measured(miners: int, partitions: int = 64, reduce: str = "butterfly") -> World:
+def measured(miners: int, partitions: int = 64, reduce: str = "butterfly", asns: int = 0) -> World:
     """Facts alone at the size of nano, of storage so near that nobody is late."""
     settings = Settings(
         miners=miners,
         rounds=2,
         reduce=reduce,
         partitions=partitions,
+        asns=asns,
         density=64,
         dimension=512,
         block_s=1.0,

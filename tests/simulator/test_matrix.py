@@ -8,7 +8,7 @@ from common.units import RoundId
 from tests.simulator.support import ROUNDS, check, run_small
 from validator.simulator.scenario import KINDS, PHASES, Fault, Moment, Target
 
-MINER_FAULTS = sorted(name for name, kind in KINDS.items() if "miner" in kind.targets)
+MINER_FAULTS = sorted(name for name, kind in KINDS.items() if "miner" in kind.targets and not kind.owners)
 VALIDATOR_FAULTS = sorted(name for name, kind in KINDS.items() if "validator" in kind.targets and not kind.standbys)
 STORAGE_FAULTS = sorted(name for name, kind in KINDS.items() if "storage" in kind.targets)
 CELLS = (

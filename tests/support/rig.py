@@ -140,10 +140,12 @@ class Rig:
 
     # Starting processes.
 
-    def start_validator(self, *flags: str, name: str = "validator", keys: bool = True) -> Part:
+    def start_validator(
+        self, *flags: str, name: str = "validator", keys: bool = True, wrong: Sequence[str] = ()
+    ) -> Part:
         """A validator, on a line of its own to the storage; all but the first log into a folder of their own.
 
-        Without ``keys`` it has no write access."""
+        Without ``keys`` it has no write access. ``wrong`` are words for ``misfit``."""
         apart = () if name == "validator" else ("--log-dir", str(self.logs / name))
         words: tuple[str, ...] = (
             *apart,
@@ -153,7 +155,7 @@ class Rig:
             *(("--storage", str(self.folder / "storage.json")) if keys else ()),
         )
         words += ("--host", SERVED_IP, "--port", str(self.ports[name]), "--threads", "1")
-        return self._start(name, (*words, *flags))
+        return self._start(name, (*words, *flags), wrong)
 
     def start_miner(self, name: str, *flags: str, wrong: Sequence[str] = ()) -> Part:
         """A miner; ``wrong`` are words for ``misfit``. Started again it goes on from its disk, on the same line."""

@@ -44,6 +44,17 @@ def test_plain_lines_tell_round_phase_and_every_miner() -> None:
     assert lines[4].strip() == "2 miners are at work"
 
 
+def test_who_gets_no_duties_is_told_why_and_until_when() -> None:
+    told = "no reduce duties until round 9: it let a round wait for its means"
+    shown = status(3, miner_status(FIRST, duties=told, note="slow link"))
+    out = io.StringIO()
+    PlainLines(out, NAMES, ManualClock()).status(shown)
+    assert f"{told}, slow link" in out.getvalue()
+    wide = io.StringIO()
+    Console(file=wide, width=300).print(status_table(shown, NAMES))
+    assert f"{told}; slow link" in wide.getvalue()
+
+
 def test_plain_lines_come_on_changes_and_now_and_then() -> None:
     out, clock = io.StringIO(), ManualClock()
     plain = PlainLines(out, NAMES, clock, every_s=10.0)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from loguru import logger
 
 from common import keys
-from common.codec.container import HEADER_BYTES
-from common.codec.params import F32, delta_params
+from common.codec.params import F32
 from common.data.dataset import Dataset
-from common.merge.partition import PartitionMean, PartitionReducer, byte_range, slices_of
+from common.merge.butterfly import WRONG_MEAN
+from common.merge.partition import PartitionMean
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction, sign_reduction
 from common.runlog.verify import verify_run
 from common.spec import ReduceSpec
 from common.store.reader import StoreReader
-from common.units import Hotkey, ShardId
+from common.units import Hotkey, Sha256, ShardId
 from common.wire import HeartbeatReply, ReduceView, ReductionRequest
+from miner.means import MeanMaker
 from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World, play
 from validator.process import Validator
 from validator.scoring.reports import read_reports
+
+if TYPE_CHECKING:
+    from loguru import Message
 
 Twist = Callable[[F32], F32]
 Turn = Callable[[Validator], Awaitable[None]]
@@ -66,29 +71,20 @@ class Work:
         return ReductionRequest(reduction=sign_reduction(self.word, miner.signer).to_json())
 
 
-def work(world: World, validator: Validator, miner: Miner, view: ReduceView, twist: Twist = exact) -> Work:
+def work(world: World, miner: Miner, view: ReduceView, twist: Twist = exact) -> Work:
     """The means of all duties that the leader asks for."""
     opened = world.log().open_round
     assert opened is not None
-    plan, spec, reader = opened.plan, world.spec, StoreReader(world.store)
+    plan, spec = opened.plan, world.spec
     assert plan is not None
     copies, bodies = [], {}
-    count = validator.board.counts()[ShardId(0)]
     with world.unwatched():
-        for duty in view.duties:
-            reducer = PartitionReducer(spec, plan, ShardId(0), slices_of(spec, count)[duty.partition])
-            for member in reducer.members:
-                size = member.delta.size_bytes
-                key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-                start, end = byte_range(spec, delta_params(spec.codec, member.base_revision), count, duty.partition)
-                header = reader.fetch_range(key, start=0, end=HEADER_BYTES, size_bytes=size)
-                reducer.add(header, reader.fetch_range(key, start=start, end=end, size_bytes=size))
-            right = reducer.finish()
-            assert right.inputs_sha256 == duty.inputs_sha256
+        maker = MeanMaker(spec, StoreReader(world.store))
+        for (_, partition), right in maker.means(plan, Sha256(view.plan_sha256), list(view.duties), threading.Event()):
             mean = PartitionMean(twist(right.values).astype(np.float32), right.inputs_sha256)
             ref = ObjectRef(mean.sha256, len(mean.body))
-            copies.append(Copy(ShardId(0), duty.partition, ref, mean.inputs_sha256))
-            bodies[ShardId(0), duty.partition] = mean.body
+            copies.append(Copy(ShardId(0), partition, ref, mean.inputs_sha256))
+            bodies[ShardId(0), partition] = mean.body
     word = Reduction(1, spec.run, miner.signer.hotkey, plan.round, view.plan_sha256, tuple(copies))  # type: ignore[arg-type]
     return Work(word, bodies)
 
@@ -107,7 +103,7 @@ async def reduce(world: World, validator: Validator, miner: Miner, reply: Heartb
     """What ``miner.reducer`` does with the answer to a heartbeat."""
     state = world.log()
     if reply.reduce is not None and state.open_round is not None and state.open_round.plan is not None:
-        await hand_in(validator, miner, work(world, validator, miner, reply.reduce, twist))
+        await hand_in(validator, miner, work(world, miner, reply.reduce, twist))
 
 
 async def until_dealt(world: World, validator: Validator) -> dict[int, ReduceView]:
@@ -187,7 +183,7 @@ def liars(world: World, by: Hotkey = VALIDATOR.hotkey) -> set[int]:
     (report,) = read_reports(world.store, world.spec, by)
     named = {member.hotkey for member in report.members if member.lie}
     assert all(member.round_score == 0 for member in report.members if member.lie)
-    assert all((member.barred_until > 0) == bool(member.lie) for member in report.members)
+    assert all((member.barred_for == WRONG_MEAN) == bool(member.lie) for member in report.members)
     return {number for number, miner in enumerate(world.miners) if miner.signer.hotkey in named}
 
 
@@ -222,5 +218,22 @@ def reductions_told() -> Iterator[list[str]]:
     )
     try:
         yield lines
+    finally:
+        logger.remove(sink)
+
+
+@contextmanager
+def reduction_events() -> Iterator[list[tuple[object, ...]]]:
+    """Events of the leader: ("reduced", taken, checked) for means that it put together, and ("means_dropped",)."""
+    found: list[tuple[object, ...]] = []
+
+    def note(message: Message) -> None:
+        extra = message.record["extra"]
+        if extra.get("event") in ("reduced", "means_dropped"):
+            found.append((extra["event"], *(extra[name] for name in ("taken", "checked") if name in extra)))
+
+    sink = logger.add(note)
+    try:
+        yield found
     finally:
         logger.remove(sink)

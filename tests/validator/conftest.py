@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.data.dataset import Dataset
+from tests.validator.retained import Retained
 from tests.validator.world import World, make_dataset
 
 
@@ -14,6 +15,11 @@ from tests.validator.world import World, make_dataset
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder: Path = tmp_path_factory.mktemp("dataset")
     return make_dataset(folder)
+
+
+@pytest.fixture(scope="session")
+def retained(dataset: Dataset) -> Retained:
+    return Retained(dataset)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class Desk:
         return self.world.miners[0]
 
     def work(self, number: int = 0) -> Work:
-        return work(self.world, self.validator, self.world.miners[number], self.views[number])
+        return work(self.world, self.world.miners[number], self.views[number])
 
     async def post(self, body: bytes, number: int = 0, path: str = PATH) -> httpx.Response:
         """Sent by miner ``number``, never faster than a hotkey may. The signature of the answer is checked."""

@@ -192,6 +192,26 @@ def test_open_routes_have_the_limit_of_the_address(dataset: Dataset) -> None:
     with_desk(dataset, act)
 
 
+def test_who_has_a_whole_ipv6_site_has_the_limit_of_one_address(dataset: Dataset) -> None:
+    async def act(desk: Desk) -> None:
+        async def codes(hosts: list[str]) -> set[int]:
+            found = set()
+            for host in hosts:
+                transport = httpx.ASGITransport(app=desk.validator.app, client=(host, 999))
+                async with httpx.AsyncClient(transport=transport, base_url="http://validator") as http:
+                    found.add((await http.get("/v1/health")).status_code)
+            return found
+
+        count = int(PER_ADDRESS.burst)
+        assert await codes([f"2001:db8::{number:x}" for number in range(count)]) == {200}
+        assert await codes(["2001:db8::ffff:ffff"]) == {429}
+        assert await codes(["2001:db8:0:1::1", "192.0.2.1"]) == {200}
+        assert await codes(["192.0.2.1", "::ffff:192.0.2.1"] * (count // 2 - 1)) == {200}
+        assert await codes(["192.0.2.1", "::ffff:192.0.2.1"]) == {200, 429}
+
+    with_desk(dataset, act)
+
+
 def test_a_body_too_long_is_refused_before_it_is_hashed_however_it_comes(dataset: Dataset) -> None:
     async def act(desk: Desk) -> None:
         long = b"x" * (MAX_REQUEST_BYTES + 1)

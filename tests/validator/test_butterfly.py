@@ -13,12 +13,14 @@ from common.spec import ReduceSpec
 from tests.validator.butterflies import (
     EVERYBODY,
     NOBODY,
+    UNDRAWN,
     Twist,
     bytes_of_a_leader_alone,
     liars,
     lie,
     other_lie,
     play_round,
+    reduction_events,
     third_lie,
 )
 from tests.validator.world import World
@@ -73,3 +75,19 @@ def test_the_round_commits_what_a_leader_alone_would(
     assert world.log().head_node.shards == alone
     assert liars(world) == named
     assert verify_run(world.store, world.spec.run).merges == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "gone", "taken", "checked"),
+    [
+        pytest.param(UNDRAWN, NOBODY, 3, 0, id="nothing drawn"),
+        pytest.param(ALL_DRAWN, NOBODY, 0, 3, id="all drawn"),
+        pytest.param(ALL_DRAWN, frozenset({0, 1, 2}), 0, 0, id="all drawn, and no two copies to check"),
+    ],
+)
+def test_the_leader_says_how_much_it_took_and_how_much_of_what_agrees_it_checked(
+    dataset: Dataset, how: ReduceSpec, gone: frozenset[int], taken: int, checked: int
+) -> None:
+    with reduction_events() as events:
+        asyncio.run(play_round(World(dataset, reduce=how), {}, gone))
+    assert events == [("reduced", taken, checked)]

@@ -107,7 +107,7 @@ def play(dataset: Dataset, harm: Harm, whose: Callable[[Collection[str]], Collec
         validator = world.validator(until=1)
         asked = await until_dealt(world, validator)
         for number, view in asked.items():
-            await hand_in(validator, world.miners[number], work(world, validator, world.miners[number], view, twist))
+            await hand_in(validator, world.miners[number], work(world, world.miners[number], view, twist))
         for key in whose(stored(world, "mean")):
             harm(world, key)
         await until_committed(world, validator, owners(world, late=EVERYBODY))

@@ -66,7 +66,7 @@ async def code_of(validator: Validator, world: World, number: int, view_of: Vali
     view = miner.beat(view_of).reduce
     assert view is not None
     try:
-        await hand_in(validator, miner, work(world, view_of, miner, view))
+        await hand_in(validator, miner, work(world, miner, view))
     except RemoteError as refusal:
         return getattr(refusal, "code", type(refusal).__name__)
     return ""
@@ -91,7 +91,7 @@ def test_the_next_leader_finishes_the_same_round(
         first, second = await begin(world)
         asked = await until_dealt(world, first)
         for number in asked.keys() & handed_in:
-            await hand_in(first, world.miners[number], work(world, first, world.miners[number], asked[number]))
+            await hand_in(first, world.miners[number], work(world, world.miners[number], asked[number]))
         await until_it_leads(world, second)
         await until_committed(world, second, owners(world, gone=gone))
 
@@ -119,7 +119,7 @@ def test_who_goes_on_handing_in_to_the_old_leader_is_told_that_it_leads_no_more(
         miner = world.miners[other]
         assert miner.beat(first).reduce is None
         with pytest.raises(RemoteError, match=f"not_leader: the leader is {WATCHER.hotkey}"):
-            await hand_in(first, miner, work(world, first, miner, asked[other]))
+            await hand_in(first, miner, work(world, miner, asked[other]))
         with reductions_told() as told:
             await until_committed(world, second, owners(world))
         assert told[0].startswith("round 0: 3 of 3 partitions reduced by miners; late: nobody")

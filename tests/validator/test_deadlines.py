@@ -105,12 +105,12 @@ def test_patience_is_never_longer_than_the_time_to_submit() -> None:
 
 def test_a_new_leader_reads_in_the_log_for_how_long_nobody_led() -> None:
     run = RunState(tiny_spec(), 5, Sha256("0" * 64), {}, Revision(2), RoundId(7), turned_seq=4)
-    assert unseen(run, 600.0, 50.0) == Held(600.0, 50.0)
-    assert unseen(run, -1.0, 50.0) == Held(0.0, 50.0)
-    assert unseen(run, 1e15, 50.0).seconds == MOST_UNSEEN_S
-    assert unseen(dataclasses.replace(run, turned_seq=0), 1e15, 50.0).seconds == 0.0, "no round was ever opened"
+    assert unseen(run, 600.0) == Held(600.0, 600.0), "it heard nobody in all that time"
+    assert unseen(run, -1.0) == Held()
+    assert unseen(run, 1e15).seconds == MOST_UNSEEN_S
+    assert unseen(dataclasses.replace(run, turned_seq=0), 1e15).seconds == 0.0, "no round was ever opened"
     paused = dataclasses.replace(run, paused=Pause(4, "ordered", (), 1_000_000))
-    assert unseen(paused, 600.0, 50.0).seconds == 0.0, "nobody trains in a pause"
+    assert unseen(paused, 600.0).seconds == 0.0, "nobody trains in a pause"
 
 
 @pytest.mark.parametrize(

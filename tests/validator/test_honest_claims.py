@@ -65,10 +65,11 @@ class Run:
                 self.members.hear(hotkey, machine.beat(round_id, self.now_s), self.now_s)
             self.now_s += BEAT_S
 
-    def round(self, number: int, unnamed: str, held_s: float = 0.0) -> dict[Hotkey, float]:
-        """Share of its claim that counts, of each that the plan names; the round is held open so long."""
-        listened_s = self.now_s
-        self.train(number, TRAIN_S + held_s)
+    def round(self, number: int, unnamed: str, held_s: float = 0.0, unheard_s: float = 0.0) -> dict[Hotkey, float]:
+        """Share of its claim that counts, of each that the plan names; the round is held open so long, and
+        this process heard nobody in the first part of that."""
+        self.now_s += unheard_s
+        self.train(number, TRAIN_S + held_s - unheard_s)
         claims, round_id = {}, RoundId(number)
         for offset, (hotkey, machine) in enumerate(self.machines.items()):
             machine.made_s = self.now_s - 0.1 * offset
@@ -78,7 +79,7 @@ class Run:
             )
         usual = round_usual(self.members.proven(), self.members.claimed_rates(round_id, self.now_s))
         proven = usual_rate(self.members.proven().values())
-        terms = Terms(TARGET, len(claims), 4 * TRAIN_S, 1.1, usual, proven, held_s, listened_s)
+        terms = Terms(TARGET, len(claims), 4 * TRAIN_S, 1.1, usual, proven, held_s, unheard_s)
         named = {h: sha256_hex(f"{number}{h}".encode()) for h in claims if h not in unnamed}
         seen = {h: self.members.seen(h, delta) for h, delta in named.items()}
         counted = {h: validated_tokens(claims[h], seen[h], None, terms)[0] for h in named}
@@ -98,6 +99,7 @@ class Run:
         proven = self.members.proven()
         self.members = Members(20.0)
         self.members.expect(self.machines, self.now_s)
+        self.members.note_earlier(self.machines)
         self.members.prove(proven)
 
 
@@ -122,15 +124,15 @@ def test_a_liar_is_bounded_by_the_time_that_it_was_seen() -> None:
     assert share < 0.35, "it claims eleven rounds' work and was seen for one"
 
 
-@pytest.mark.parametrize("takeover", [False, True])
+@pytest.mark.parametrize(("takeover", "unheard"), [(False, 0.0), (True, 0.0), (True, 0.5), (True, 1.0)])
 @pytest.mark.parametrize("held_s", [120.0, 600.0, 3600.0])
-def test_every_honest_token_of_a_round_that_is_held_open_counts(held_s: float, takeover: bool) -> None:
+def test_every_honest_token_of_a_round_that_is_held_open_counts(held_s: float, takeover: bool, unheard: float) -> None:
     run = Run()
     for number in range(3):
         run.round(number, "")
     if takeover:
         run.take_over()
-    assert set(run.round(3, "", held_s).values()) == {1.0}
+    assert set(run.round(3, "", held_s, unheard * held_s).values()) == {1.0}
     assert set(run.round(4, "").values()) == {1.0}
 
 

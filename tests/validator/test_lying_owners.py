@@ -27,7 +27,16 @@ from common.store.port import ObjectReader
 from common.store.reader import StoreReader
 from common.units import Revision, RoundId, Sha256, ShardId
 from tests.support.specs import VALIDATOR
-from tests.validator.butterflies import MINERS, UNDRAWN, Twist, bytes_of_a_leader_alone, liars, lie, play_round
+from tests.validator.butterflies import (
+    MINERS,
+    UNDRAWN,
+    Twist,
+    bytes_of_a_leader_alone,
+    liars,
+    lie,
+    play_round,
+    reduction_events,
+)
 from tests.validator.forging import forged_round
 from tests.validator.test_following import WATCHER, caught_up, follower, may_lead
 from tests.validator.world import World
@@ -101,7 +110,9 @@ def test_what_was_committed_can_be_merged_again_and_verify_names_the_liars(datas
 
 def test_a_lie_that_does_harm_is_found_before_any_delta_is_suspected(dataset: Dataset) -> None:
     world = World(dataset, reduce=UNDRAWN)
-    asyncio.run(play_round(world, dict.fromkeys(range(MINERS), harmful)))
+    with reduction_events() as events:
+        asyncio.run(play_round(world, dict.fromkeys(range(MINERS), harmful)))
+    assert events == [("reduced", 3, 0), ("means_dropped",), ("reduced", 0, 3)]
     assert world.log().head_node.shards == bytes_of_a_leader_alone(dataset)
     assert world.log().head_node.reduced is None
     assert liars(world) == set(range(MINERS))
@@ -182,7 +193,7 @@ def test_a_lie_that_the_leader_caught_is_proved_by_the_plan_and_outlives_the_lea
     assert all(recheck(reader, log, one).proved for one in found)
     asyncio.run(validator.convictions.flush())
     again = world.validator()
-    assert again.board.members.barred_until(liar) > 1
+    assert again.board.members.bars.of(liar).until > 1
     assert set(again.driver._following.lies_of(RoundId(0))) == {liar}
 
 

@@ -243,6 +243,38 @@ def test_a_round_opens_with_the_seats_of_now_and_a_held_chain_call_does_not_hold
     asyncio.run(go())
 
 
+def test_few_strangers_wait_for_a_chain_that_hangs_and_members_do_not_notice(dataset: Dataset) -> None:
+    world = World(dataset)
+
+    async def go() -> None:
+        await world.begin(1)
+        port = world.chain_world.port(MemoryWallet(Hotkey("x"), Coldkey("x")))
+        membership = Membership(port, world.spec.netuid, world.clock)
+        member = world.miners[0].signer.hotkey
+        assert await membership.seat(member) is not None
+        world.clock.advance(6.0)
+        asked, answers, held = asyncio.Event(), asyncio.Event(), port.metagraph
+
+        async def slow(netuid: int) -> Metagraph:
+            asked.set()
+            await answers.wait()
+            return await held(netuid)
+
+        port.metagraph = slow  # type: ignore[method-assign]
+        waiting = [
+            asyncio.create_task(membership.seat(Hotkey(f"s{n}"))) for n in range(validator.membership.MOST_ASKING)
+        ]
+        await asked.wait()
+        with pytest.raises(Retryable, match="the seats of many; ask again"):
+            await membership.seat(A)
+        assert await membership.seat(member) is not None
+        answers.set()
+        assert await asyncio.gather(*waiting) == [None] * len(waiting)
+        assert await membership.seat(A) is None
+
+    asyncio.run(go())
+
+
 def test_strangers_do_not_drive_the_chain_and_a_chain_away_keeps_the_seats(dataset: Dataset) -> None:
     world = World(dataset)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from common.data.dataset import Dataset
 from common.errors import Retryable
 from common.identity import sign_record
 from common.reductions import REDUCTION, Reduction
-from common.wire import HeartbeatReply, parse
+from common.wire import ErrorReply, HeartbeatReply, parse
 from tests.validator.butterflies import (
     bytes_of_a_leader_alone,
     check_round,
@@ -28,6 +29,7 @@ from tests.validator.butterflies import (
 from tests.validator.reductiondesk import MINERS, Desk, accepted, as_body, dealt, refused
 from tests.validator.test_api import beat
 from tests.validator.world import World
+from validator.api.limits import MOST_AT_ONCE
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,52 @@ def test_a_word_that_could_not_be_stored_does_not_count_until_it_is(
             assert len(asked.duties) == 3
             assert accepted(await desk.tell(made.word)).uploads == ()
             assert len(stored(desk.world, "reduction")) == 1
+            await until_committed(desk.world, desk.validator, owners(desk.world))
+            return desk.world
+
+    check_round(asyncio.run(go()), alone, set())
+
+
+@pytest.mark.parametrize("patient", [True, False], ids=["who waits", "who hangs up"])
+def test_few_words_of_one_miner_wait_while_the_storage_hangs(
+    dataset: Dataset, alone: tuple[object, ...], patient: bool
+) -> None:
+    more = 5
+
+    async def go() -> World:
+        async with dealt(dataset) as desk:
+            made, hangs = desk.work(), threading.Event()
+            asked = {number: desk.work(number) for number in desk.views}
+
+            def before(operation: str, key: str) -> None:
+                if operation == "head" and key.endswith(".mean"):
+                    assert hangs.wait(60.0)
+
+            desk.world.store.before = before
+            posts = {asyncio.create_task(desk.tell(made.word)) for _ in range(MOST_AT_ONCE + more)}
+            waiting = posts
+            while len(waiting) > MOST_AT_ONCE:
+                turned, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for post in turned:
+                    assert refused(post.result()) == (429, "too_many_waiting")
+                    assert int(post.result().headers["retry-after"]) >= 1
+                    assert (parse(ErrorReply, post.result().content).retry_after_s or 0) > 0
+            if not patient:
+                for post in waiting:
+                    post.cancel()
+                await asyncio.wait(waiting)
+            assert refused(await desk.tell(made.word)) == (429, "too_many_waiting"), "who is gone is still answered"
+            beats = await desk.post(beat(seq=99), path="/v1/heartbeat")
+            assert beats.status_code == 200, "it is heard meanwhile"
+            others = asyncio.create_task(desk.tell(asked[1].word, 1))
+            hangs.set()
+            accepted(await others)
+            for post in waiting if patient else ():
+                accepted(await post)
+            while (answer := await desk.tell(made.word)).status_code == 429:
+                await desk.keep_leading()
+            desk.put(accepted(answer), made)
+            await desk.keep_leading()
             await until_committed(desk.world, desk.validator, owners(desk.world))
             return desk.world
 

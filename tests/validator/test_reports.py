@@ -12,10 +12,12 @@ from common.errors import Rejected, Retryable
 from common.reports import Report, sign_report
 from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing
-from common.units import Revision, RoundId, Sha256
+from common.units import Revision, RoundId, Sha256, Uid
 from tests.support.specs import OWNER, VALIDATOR, tiny_spec
+from validator.bars import LONGEST_ROUNDS, MOST_LATENESS, NO_BAR, Bar
+from validator.ledger import Account, Totals
 from validator.scoring.policy import Drops, Work, score_round
-from validator.scoring.reports import find_reports, read_reports, write_report
+from validator.scoring.reports import Books, Outcome, barred, find_reports, make_report, read_reports, write_report
 
 SPEC = tiny_spec()
 ME = VALIDATOR.hotkey
@@ -35,6 +37,35 @@ def test_reports_come_by_round_and_of_two_the_one_whose_key_sorts_first() -> Non
     newest = find_reports(store, "demo", ME).newest
     assert newest is not None
     assert newest.round == 11
+
+
+@pytest.mark.parametrize(
+    "bar", [NO_BAR, Bar(20, "wrong_mean"), Bar(9, "late", 16, 8), Bar(0, "", 0, 8)], ids=["none", "lie", "late", "left"]
+)
+def test_a_report_keeps_who_gets_no_duties_and_why(bar: Bar) -> None:
+    work = Work(OWNER.hotkey, Uid(3), 1, "absent")
+    scores = score_round([work], {}, True, 8, {}, 1.0)
+    books = {OWNER.hotkey: Books(Totals(), Account(), 0.0, 0.0, bar)}
+    store, outcome = MemoryStore(), Outcome(RoundId(5), Revision(6), True, 3.0, 2.0)
+    write_report(store, make_report("demo", ME, outcome, scores, books), VALIDATOR)
+    (read,) = read_reports(store, SPEC, ME)
+    assert barred(read) == ({} if bar == NO_BAR else {OWNER.hotkey: bar})
+
+
+def test_a_foreign_report_bars_nobody_for_ever() -> None:
+    work = Work(OWNER.hotkey, Uid(3), 1, "absent")
+    books = {OWNER.hotkey: Books(Totals(), Account(), 0.0, 0.0, Bar(10**9, "late", 10**9, -5))}
+    outcome = Outcome(RoundId(5), Revision(6), True, 3.0, 2.0)
+    made = make_report("demo", ME, outcome, score_round([work], {}, True, 8, {}, 1.0), books)
+    assert barred(made) == {OWNER.hotkey: Bar(6 + LONGEST_ROUNDS, "late", MOST_LATENESS, 0)}
+
+
+def test_a_bar_in_a_report_of_before_there_were_reasons_is_for_a_wrong_mean() -> None:
+    work = Work(OWNER.hotkey, Uid(3), 1, "absent")
+    outcome = Outcome(RoundId(5), Revision(6), True, 3.0, 2.0)
+    made = make_report("demo", ME, outcome, score_round([work], {}, True, 8, {}, 1.0), {})
+    old = dataclasses.replace(made, members=(dataclasses.replace(made.members[0], barred_until=20),))
+    assert barred(old) == {OWNER.hotkey: Bar(20, "wrong_mean")}
 
 
 def test_bytes_that_are_no_report_give_way_to_the_next() -> None:

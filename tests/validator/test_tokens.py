@@ -27,11 +27,11 @@ NOTHING_PROVEN = replace(TERMS, usual_rate=None)
 WATCHED = Seen(10.0, True)
 
 seconds = st.one_of(st.none(), st.floats(0, 1e6))
-seen = st.builds(Seen, seconds, st.booleans())
+seen = st.builds(Seen, seconds, st.booleans(), worked_s=st.floats(0, 1e6), earlier=st.booleans())
 rates = st.one_of(st.none(), st.floats(1e-3, 1e9))
 terms = st.builds(Terms, st.integers(1, 10**12), st.integers(0, 256), st.floats(1, 1e5), st.floats(1, 2), rates)
 held = st.floats(0, 1e6)
-HELD = replace(TERMS, held_s=600.0, listened_s=1000.0)
+HELD = replace(TERMS, held_s=600.0)
 
 
 def test_a_claim_near_the_usual_counts_whole_without_evidence() -> None:
@@ -95,17 +95,38 @@ def test_an_hour_of_work_in_a_round_that_was_held_open_counts_as_an_hour() -> No
 
 def test_one_that_joined_late_in_it_gains_no_more_than_its_own_time() -> None:
     assert validated_tokens(HUGE, Seen(10.0, True), None, HELD)[0] == int(10 * 100 * UNSUPPORTED)
-    early, late = Seen(None, False, met_s=900.0), Seen(None, False, met_s=1590.0)
+    early, late = Seen(None, False, worked_s=700.0), Seen(None, False, worked_s=10.0)
     slow = replace(HELD, usual_rate=5.0)
     assert most_tokens(early, None, slow) == (60 + 600) * 5 * 2
     assert most_tokens(late, None, slow) == (60 + 10) * 5 * 2, "nobody heard of it in the other 590 s"
 
 
+def test_time_without_a_leader_is_a_members_from_before_and_no_strangers() -> None:
+    """Of 600 s held the new leader heard nobody in 500."""
+    after = replace(HELD, usual_rate=5.0, unheard_s=500.0)
+    member = Seen(None, False, worked_s=100.0, earlier=True)
+    assert most_tokens(member, None, after) == (60 + 600) * 5 * 2
+    assert most_tokens(replace(member, earlier=False), None, after) == (60 + 100) * 5 * 2
+    assert most_tokens(replace(member, worked_s=0.0), None, after) == (60 + 500) * 5 * 2, "it rested since"
+    assert most_tokens(Seen(None, False), None, after) == 60 * 5 * 2, "as much as in a round that was not held"
+
+
+@given(terms, held, held, st.floats(0, 1e6), st.booleans(), rates)
+def test_one_with_an_unknown_beginning_gains_no_more_than_its_work_and_what_nobody_heard(
+    at: Terms, held_s: float, unheard_s: float, worked_s: float, earlier: bool, support: float | None
+) -> None:
+    watched = Seen(None, False, worked_s=worked_s, earlier=earlier)
+    most = most_tokens(watched, support, replace(at, held_s=held_s, unheard_s=min(unheard_s, held_s)))
+    own_s = worked_s + (min(unheard_s, held_s) if earlier else 0.0)
+    assert most == most_tokens(replace(watched, worked_s=own_s, earlier=False), support, replace(at, held_s=held_s))
+    assert most <= most_tokens(watched, support, replace(at, held_s=own_s, unheard_s=own_s))
+
+
 def test_before_any_rate_is_proven_the_fair_share_grows_as_the_round_does() -> None:
-    first = replace(NOTHING_PROVEN, held_s=600.0, listened_s=1000.0)
+    first = replace(NOTHING_PROVEN, held_s=600.0)
     assert most_tokens(Seen(650.0, True), None, first) == int(FIRST_SHARE * 10_000 / 4 * (60 + 600) / 60)
     assert most_tokens(Seen(30.0, True), 8.0, first) == int(FIRST_SHARE * 10_000 / 4 * 1.5), "it was there for 30 s"
-    assert most_tokens(Seen(None, False, met_s=9999.0), None, first) == int(FIRST_SHARE * 10_000 / 4)
+    assert most_tokens(Seen(None, False), None, first) == int(FIRST_SHARE * 10_000 / 4)
 
 
 def test_what_a_hold_adds_is_not_raised_by_a_whole_round_of_claims() -> None:

@@ -65,7 +65,8 @@ def test_one_found_at_work_is_unknown_until_a_plan_names_what_we_saw_it_send() -
     work = heard((1.0, beat(70)), (3.0, beat(90)))
     assert work.seconds is None
     work.mark(ROUND, delta("x"), 90, 3.0)
-    assert work.seen(delta("x")) == UNKNOWN
+    assert work.seen(delta("x")) == Seen(None, False, worked_s=2.0), "so long we saw it at work"
+    assert work.seen(delta("y")) == UNKNOWN
     work.settle(delta("x"))
     work.hear(beat(120, 0, ahead=30), beat(90), 3.0, 8.0, True)
     assert work.seconds == 7.0, "from the heartbeat before the mark: never too short"

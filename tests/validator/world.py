@@ -79,14 +79,15 @@ def make_dataset(folder: Path) -> Dataset:
 class World:
     """The outside of a validator, which lives on when the validator is killed."""
 
-    def __init__(self, dataset: Dataset, **changes: Any) -> None:
+    def __init__(self, dataset: Dataset, store: MemoryStore | None = None, **changes: Any) -> None:
+        """``store`` is the bucket, if not one in memory; ``changes`` replace fields of the spec."""
         torch.set_num_threads(1)
         self.dataset = dataset
         self.clock = ManualClock(now_s=1000.0)
         usual = tiny_spec(data=DataSpec(dataset=dataset.id, tokenizer="bytes", seq_len=16), netuid=2)
         limits = dataclasses.replace(usual.round, target_tokens=3 * WORK, quorum_tokens=WORK)
         self.spec: RunSpec = dataclasses.replace(usual, **{"round": limits, **changes})
-        self.store = MemoryStore(self.clock)
+        self.store = store or MemoryStore(self.clock)
         self.chain_world = MemoryWorld(Coldkey("sudo"))
         create_run(self.store, self.spec, OWNER, self.clock, patience=AT_ONCE)
         self.evaluator = Evaluator(self.spec, dataset)

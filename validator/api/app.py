@@ -100,7 +100,8 @@ def _add_open_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> 
 def _add_signed_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> None:
     async def answer(request: Request, act: Callable[[Caller], Awaitable[Message]]) -> Response:
         caller = await gatekeeper.admit(request)
-        return gatekeeper.sign(request, json_response(await act(caller)))
+        with gatekeeper.answering(request, caller):
+            return gatekeeper.sign(request, json_response(await act(caller)))
 
     @app.post("/v1/heartbeat")
     async def heartbeat(request: Request) -> Response:
@@ -135,8 +136,9 @@ def _add_complaints(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> N
     @app.post("/v1/complaints")
     async def complain(request: Request) -> Response:
         caller = await gatekeeper.admit(request)
-        reply = await service.complain(caller, parse(ComplaintRequest, caller.body))
-        return gatekeeper.sign(request, json_response(reply))
+        with gatekeeper.answering(request, caller):
+            reply = await service.complain(caller, parse(ComplaintRequest, caller.body))
+            return gatekeeper.sign(request, json_response(reply))
 
 
 def _add_handlers(app: FastAPI, gatekeeper: Gatekeeper) -> None:

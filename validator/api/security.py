@@ -2,13 +2,17 @@
 
 Order: limit of the address → announced length and a counted stream (before anything is hashed) → seat of the claimed
 hotkey in the metagraph → signature, receiver, freshness, replay → limit of the hotkey, which comes after the proof so
-that nobody can use up another's. Only what passed all of it is parsed. Open routes have the limit of the address.
+that nobody can use up another's → so many of the hotkey as may wait for an answer. Only what passed all of it is
+parsed. Open routes have the limit of the address.
 Every answer to a request that carries a nonce is signed over (nonce, status, body), refusals too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bittensor import http_auth
@@ -22,7 +26,8 @@ from common.identity import KeypairSigner
 from common.timeouts import CONTROL_READ_S
 from common.units import Hotkey
 from common.wire import MAX_REQUEST_BYTES, ErrorReply
-from validator.api.limits import PER_ADDRESS, PER_HOTKEY, RateLimiter
+from validator.api.door import source_of
+from validator.api.limits import MOST_AT_ONCE, PER_ADDRESS, PER_HOTKEY, RateLimiter, Turns
 from validator.membership import Membership, Seat
 
 STATUS = {
@@ -56,9 +61,12 @@ STATUS = {
     "another_mean": 409,
     "rate_limited": 429,
     "too_many_submissions": 429,
+    "too_many_waiting": 429,
 }
 OTHER_STATUS = 422
 AWAY_STATUS = 503
+AGAIN_S = 2.0
+"""After which who has too many requests waiting may ask again."""
 
 
 class RateLimited(Rejected):
@@ -67,6 +75,18 @@ class RateLimited(Rejected):
     def __init__(self, whose: str, retry_after_s: float) -> None:
         super().__init__("rate_limited", f"too many requests from this {whose}; wait {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
+
+
+class TooManyWaiting(Rejected):
+    """As many requests of a hotkey are being answered as may be."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "too_many_waiting",
+            f"{MOST_AT_ONCE} requests of this hotkey to {path} are being answered already; wait for an answer, "
+            f"and ask again in {AGAIN_S:.1f} s",
+        )
+        self.retry_after_s = AGAIN_S
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,7 @@ class Gatekeeper:
         self._verifier = RequestVerifier(signer.hotkey, clock.wall_ns())
         self._addresses = RateLimiter(PER_ADDRESS)
         self._hotkeys = RateLimiter(PER_HOTKEY)
+        self._turns = Turns()
 
     async def admit(self, request: Request) -> Caller:
         """The authenticated caller. Raises ``Rejected``, each refusal with a code of its own, and ``Retryable``."""
@@ -111,9 +132,18 @@ class Gatekeeper:
         self._limit(self._hotkeys, "hotkey", hotkey)
         return Caller(seat, body, request.client.host if request.client else "")
 
+    @contextmanager
+    def answering(self, request: Request, caller: Caller) -> Iterator[None]:
+        """While a request is being answered. Raises ``TooManyWaiting``."""
+        path = request.url.path
+        with self._turns.taken(caller.hotkey, path) as free:
+            if not free:
+                raise TooManyWaiting(path)
+            yield
+
     def admit_open(self, request: Request) -> None:
         """Raise ``RateLimited`` when the address of an unsigned request sends too many."""
-        self._limit(self._addresses, "address", request.client.host if request.client else "")
+        self._limit(self._addresses, "address", source_of(request.client.host if request.client else ""))
 
     def sign(self, request: Request, response: Response) -> Response:
         """The same response with our signature, when the request has a nonce to bind it to."""
@@ -161,7 +191,8 @@ def error_response(error: RemoteError) -> Response:
         code, message = ("away" if isinstance(error, Retryable) else "failed"), str(error)
         status = AWAY_STATUS
     reply = ErrorReply(code=code[:64], message=message[:1000], retry_after_s=retry_after_s)
-    return Response(reply.model_dump_json().encode(), status, media_type="application/json")
+    headers = {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}
+    return Response(reply.model_dump_json().encode(), status, headers, media_type="application/json")
 
 
 def _target(request: Request) -> str:

@@ -161,7 +161,8 @@ class Detector:
     def _node_alarm(self, hotkey: Hotkey, past: Past, spread: float) -> Alarm:
         rounds = min(past.onset, RECENT)
         mean = past.mean_departure(rounds, 2 * NODE_MOST * spread) or 0.0
-        return Alarm(frozenset({hotkey}), None, rounds, mean, -mean / spread * math.sqrt(rounds))
+        departure = min(mean, past.usual_departure(rounds))
+        return Alarm(frozenset({hotkey}), None, rounds, departure, -mean / spread * math.sqrt(rounds))
 
     def _learn(
         self,

@@ -157,7 +157,7 @@ def _judge(
         if mean is not None:
             means[hotkey] = mean / spreads[hotkey]
     fall = middle(means.values())
-    departure = middle(mean * spreads[hotkey] for hotkey, mean in means.items())
+    departure = middle(pasts[hotkey].usual_departure(rounds) for hotkey in means)
     fallen = Fallen(group, means, fall, departure, rounds, held.score >= WATCH)
     together = len(fallen.members) >= COHERENT * len(means)
     return fallen if departure <= -LEAST_FALL and together else None

@@ -82,9 +82,16 @@ class Past:
 
     def mean_departure(self, rounds: int, most: float) -> float | None:
         """Mean of the newest departures, each clipped at ``most``; None when none of them is known."""
-        newest = list(self.recent)[-rounds:] if rounds > 0 else []
-        known = [min(most, max(-most, value)) for value in newest if value is not None]
+        known = [min(most, max(-most, value)) for value in self._newest(rounds)]
         return sum(known) / len(known) if known else None
+
+    def usual_departure(self, rounds: int) -> float:
+        """The middle one of the newest departures: how far down it is, whatever single ones are; 0 if none is known."""
+        return middle(self._newest(rounds))
+
+    def _newest(self, rounds: int) -> list[float]:
+        newest = list(self.recent)[-rounds:] if rounds > 0 else []
+        return [value for value in newest if value is not None]
 
 
 def slack_of(past: Past, slack: float) -> float:

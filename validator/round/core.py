@@ -40,8 +40,8 @@ ENDED = (Phase.COMMITTED, Phase.ABORTED)
 
 def opened(round_id: RoundId, base_revision: Revision, now_s: float, held: Held | None = None) -> RoundState:
     """The state of a round that has just begun; ``held`` is what it takes over of the time before."""
-    held = held or Held(0.0, now_s)
-    return RoundState(round_id, base_revision, since_s=now_s, held_s=held.seconds, listened_s=held.listened_s)
+    held = held or Held()
+    return RoundState(round_id, base_revision, since_s=now_s, held_s=held.seconds, unheard_s=held.unheard_s)
 
 
 def resume(
@@ -55,7 +55,8 @@ def resume(
     """The state of an open round found in the log by a new process: deadlines start again, after what was ``held``."""
     state = opened(round_id, base_revision, now_s, held)
     if planned:
-        return _enter(replace(state, held_after_s=state.held_s), Phase.FROZEN, now_s, policy.finish_deadline_s)
+        after = replace(state, held_after_s=state.held_s, unheard_after_s=state.unheard_s)
+        return _enter(after, Phase.FROZEN, now_s, policy.finish_deadline_s)
     return state
 
 
@@ -68,11 +69,11 @@ def delayed(state: RoundState, by_s: float) -> RoundState:
     return replace(state, deadline_s=deadline_s, quorum_s=quorum_s, held_s=state.held_s + moved_s, held_after_s=after_s)
 
 
-def held_on(state: RoundState, now_s: float) -> Held:
+def held_on(state: RoundState) -> Held:
     """Of a round that has ended now: the time held that belongs to the work of the next one."""
     if state.phase is not Phase.COMMITTED:
-        return Held(state.held_s, state.listened_s)
-    return Held(state.held_after_s, max(state.listened_s, now_s - state.held_after_s))
+        return Held(state.held_s, state.unheard_s)
+    return Held(state.held_after_s, state.unheard_after_s)
 
 
 def longer(held: Held, by_s: float) -> Held:

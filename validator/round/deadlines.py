@@ -172,11 +172,12 @@ def patience_s(policy: RoundPolicy, members: int, rate: float) -> float:
     return policy.submit_deadline_s if price <= 0 else min(policy.submit_deadline_s, worth / price)
 
 
-def unseen(run: RunState, passed_s: float, now_s: float) -> Held:
+def unseen(run: RunState, passed_s: float) -> Held:
     """What a new leader counts as time beyond the planned length: ``passed_s`` since ``run.turned_seq`` was written.
 
     Deadlines begin again with it, so all that time is added to the round. Nobody trains while the run is paused.
     """
     if run.turned_seq == 0 or run.paused is not None:
-        return Held(0.0, now_s)
-    return Held(min(MOST_UNSEEN_S, max(0.0, passed_s)), now_s)
+        return Held()
+    unheard_s = min(MOST_UNSEEN_S, max(0.0, passed_s))
+    return Held(unheard_s, unheard_s)

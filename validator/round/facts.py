@@ -164,8 +164,8 @@ class Held:
     """Time that no deadline counts and that the next round takes over, since its work began in it."""
 
     seconds: float = 0.0
-    listened_s: float = 0.0
-    """Since when this process would have heard of whoever worked then."""
+    unheard_s: float = 0.0
+    """Of that, what passed before this process led: it heard nobody then."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,12 @@ class RoundState:
     """Of what made it give up."""
     held_s: float = 0.0
     """Time beyond the planned length in which its work can have been done: see ``core``."""
-    listened_s: float = 0.0
-    """Since when this process would have heard of whoever did it."""
+    unheard_s: float = 0.0
+    """Of that, what passed before this process led: it heard nobody then."""
     held_after_s: float = 0.0
-    """Of that, what has passed since CLOSING: the work of the next round begins there."""
+    """Of the held time, what has passed since CLOSING: the work of the next round begins there."""
+    unheard_after_s: float = 0.0
+    """Of that, what passed before this process led."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ member may count for is set by the others: the usual rate, the middle of what ea
 ``UNSUPPORTED``, or times more when the drop in loss of its earlier deltas has shown it (``validator.scoring.policy``).
 When the whole round is faster than it was proven to be, the usual rate goes up with its middle member, so a common
 change of speed cuts nobody. A round that is held open while the storage or the leader is away grows by what the proven
-rate brings in that time, for each member as far as it can have worked then: an hour of work is an hour of progress.
+rate brings in that time, for each member as far as it was seen at work: an hour of work is an hour of progress, and an
+hour of rest is none. Only of a time in which the leader heard nobody does a member from before have all, a stranger
+none.
 
 Invariants, property-tested: the result lies in [0, claimed], never above the round's target × slack plus the held time
 at the proven rate, nor above the time seen at the usual one, each times the same; a longer hold never lowers it; no
@@ -43,8 +45,10 @@ class Seen:
     """Whether ``seconds`` is the time of its work, seen from the beginning, and not just a bound of it."""
     proof_s: float | None = None
     """The same time, not stretched in its favour: what a rate is proven by. None when unknown."""
-    met_s: float = 0.0
-    """When this process first heard from it; 0 if others did before."""
+    worked_s: float = 0.0
+    """While ``seconds`` is unknown: the work seen since this process first heard from it."""
+    earlier: bool = False
+    """Whether it was a member before this process led, by what earlier leaders left."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,8 @@ class Terms:
     """The same without the round's own speed-up; None when there is none."""
     held_s: float = 0.0
     """Time beyond the planned length in which work for this round can have been done."""
-    listened_s: float = 0.0
-    """Since when the leading process would have heard of whoever worked then."""
+    unheard_s: float = 0.0
+    """Of that, what passed before the leading process led: it heard nobody then."""
 
 
 def usual_rate(rates: Iterable[float]) -> float | None:
@@ -87,21 +91,22 @@ def round_usual(proven: Mapping[Hotkey, float], claimed: Mapping[Hotkey, float])
     return usual * max(1.0, median_low(ratios)) if ratios else usual
 
 
-def most_of(terms: Terms) -> Callable[[float | None, float | None, float], int]:
-    """``most_tokens`` for many members under the same terms: from seconds, support, and when it was first heard."""
+def most_of(terms: Terms) -> Callable[[float | None, float | None, float, bool], int]:
+    """``most_tokens`` for many members under the same terms: from support and, as in ``Seen``, seconds, work since it
+    was first heard, and whether it was there earlier."""
     assigned, usual, slack = terms.target_tokens * terms.slack, terms.usual_rate, terms.slack
     longest_s, held_s = terms.longest_s, terms.held_s
     if usual is None:
         fair = min(assigned, FIRST_SHARE * terms.target_tokens / max(1, terms.members))
 
-        def share(seconds: float | None, support: float | None, met_s: float) -> int:
-            return int(fair * (1 + _held_s(terms, seconds, met_s) / longest_s)) if held_s else int(fair)
+        def share(seconds: float | None, support: float | None, seen_s: float, earlier: bool) -> int:
+            return int(fair * (1 + _held_s(terms, seconds, seen_s, earlier) / longest_s)) if held_s else int(fair)
 
         return share
     rate, proven = usual, usual if terms.proven_rate is None else min(usual, terms.proven_rate)
 
-    def most(seconds: float | None, support: float | None, met_s: float) -> int:
-        own_s = _held_s(terms, seconds, met_s) if held_s else 0.0
+    def most(seconds: float | None, support: float | None, seen_s: float, earlier: bool) -> int:
+        own_s = _held_s(terms, seconds, seen_s, earlier) if held_s else 0.0
         worked_s = longest_s + own_s if seconds is None else max(0.0, seconds)
         times = UNSUPPORTED if support is None else max(UNSUPPORTED, support * slack)
         return int(min(assigned + own_s * proven * times, worked_s * rate * times))
@@ -109,17 +114,20 @@ def most_of(terms: Terms) -> Callable[[float | None, float | None, float], int]:
     return most
 
 
-def _held_s(terms: Terms, seconds: float | None, met_s: float) -> float:
-    """Of the held time what a member can have worked in: no longer than it was seen at work or, when nobody watched,
-    not what passed before it was first heard of."""
+def _held_s(terms: Terms, seconds: float | None, seen_s: float, earlier: bool) -> float:
+    """Of the held time what a member can have worked in: no longer than it was seen at work.
+
+    When its beginning is unknown: as long as it was seen at work since it was first heard. The time in which this
+    process heard nobody comes on top, whole, for those who were members earlier: nothing tells who rested then.
+    """
     if seconds is None:
-        return max(0.0, terms.held_s - max(0.0, met_s - terms.listened_s))
+        seconds = seen_s + (terms.unheard_s if earlier else 0.0)
     return min(terms.held_s, max(0.0, seconds))
 
 
 def most_tokens(seen: Seen, support: float | None, terms: Terms) -> int:
     """The most that a member can count for; ``support``: times the usual that evidence shows, None before."""
-    return most_of(terms)(seen.seconds, support, seen.met_s)
+    return most_of(terms)(seen.seconds, support, seen.worked_s, seen.earlier)
 
 
 def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Terms) -> tuple[int, str]:
@@ -131,7 +139,7 @@ def validated_tokens(claimed: int, seen: Seen, support: float | None, terms: Ter
 
 
 def _why(seen: Seen, support: float | None, terms: Terms) -> str:
-    held_s = _held_s(terms, seen.seconds, seen.met_s)
+    held_s = _held_s(terms, seen.seconds, seen.worked_s, seen.earlier)
     held = f", and {held_s:.0f} s for which it was held open" if held_s > 0 else ""
     if terms.usual_rate is None:
         return f"{FIRST_SHARE:g} shares of the target{held}, since no rate is proven yet"

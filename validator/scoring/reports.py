@@ -16,10 +16,12 @@ from loguru import logger
 from common import keys
 from common.errors import Rejected
 from common.identity import Signer
+from common.merge.butterfly import WRONG_MEAN
 from common.reports import MAX_REPORT_BYTES, MemberReport, Report, decode_report, sign_report
 from common.spec import SCHEMA, RunSpec
 from common.store.port import ObjectMissing
 from common.units import Hotkey, Revision, RoundId, sha256_hex
+from validator.bars import CODES, LONGEST_ROUNDS, MOST_EXCUSES, MOST_LATENESS, NO_BAR, Bar
 from validator.ledger import Account, Totals, restored
 from validator.outages import only_facts
 from validator.reports_place import ReportStore
@@ -38,8 +40,8 @@ class Books:
     tokens_per_s: float
     """As it says."""
     proven_tokens_per_s: float
-    barred_until: int = 0
-    """Before this round it reduces nothing."""
+    bar: Bar = NO_BAR
+    """Until when it reduces nothing, and why."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,21 @@ def proven(report: Report) -> dict[Hotkey, float]:
     return {m.hotkey: m.proven_tokens_per_s for m in report.members if m.proven_tokens_per_s > 0}
 
 
-def barred(report: Report) -> dict[Hotkey, int]:
-    """Before which round who reduces nothing."""
-    return {m.hotkey: m.barred_until for m in report.members if m.barred_until > 0}
+def barred(report: Report) -> dict[Hotkey, Bar]:
+    """Who reduces nothing for a while, and who may soon. Foreign figures are brought within their bounds."""
+    found = {m.hotkey: _bar(m, report.round) for m in report.members}
+    return {hotkey: bar for hotkey, bar in found.items() if bar != NO_BAR}
+
+
+def _bar(member: MemberReport, round_id: RoundId) -> Bar:
+    code = member.barred_for or (WRONG_MEAN if member.barred_until > 0 else None)
+    lateness, excuses = member.lateness or 0, member.excuses or 0
+    return Bar(
+        min(max(0, member.barred_until), round_id + 1 + LONGEST_ROUNDS),
+        next((known for known in CODES if known == code), ""),
+        min(max(0, lateness), MOST_LATENESS),
+        min(max(0, excuses), MOST_EXCUSES),
+    )
 
 
 def evidence(report: Report | None) -> dict[Seat, float]:
@@ -226,6 +240,9 @@ def _member(score: Score, books: Books) -> MemberReport:
         why=score.why[:MAX_WHY],
         proven_tokens_per_s=books.proven_tokens_per_s,
         lie=work.lie[:MAX_WHY],
-        barred_until=books.barred_until,
+        barred_until=books.bar.until,
+        barred_for=books.bar.code or None,
+        lateness=books.bar.lateness or None,
+        excuses=books.bar.excuses or None,
         evidence=score.evidence,
     )

@@ -92,7 +92,7 @@ class Turn:
         return self._wanted.plan_sha256
 
     def begin(self) -> None:
-        self._timer = self._miner.later(self._wanted.seconds_left, self._end)
+        self._timer = self._miner.later(self._wanted.asked.seconds_left, self._end)
         self._next_piece()
 
     def cancel(self) -> None:
@@ -110,7 +110,7 @@ class Turn:
         """As many as may be held, at least one."""
         first: list[Duty] = []
         held_bytes = 0
-        for duty in wanted.duties:
+        for duty in wanted.asked.duties:
             size_bytes = self._world.ranges.mean_bytes(duty[0][1])
             if first and held_bytes + size_bytes > MOST_HELD_BYTES:
                 break
@@ -121,7 +121,7 @@ class Turn:
     def _next_piece(self) -> None:
         """Until all that was begun with is handed in."""
         self._made = {}
-        self._piece_until_s = self._world.queue.now_s + self._wanted.seconds_left / PIECES
+        self._piece_until_s = self._world.queue.now_s + self._wanted.asked.seconds_left / PIECES
         if self._left:
             self._read()
         else:
@@ -144,8 +144,9 @@ class Turn:
 
         def read() -> None:
             self.knows_headers = True
+            lies = "wrong_mean" in self._miner.misdeeds.armed
             for (_, partition), inputs in gulp:
-                copy, body = self._world.means.make(self._wanted.plan, partition, inputs)
+                copy, body = self._world.means.make(self._wanted.plan, partition, inputs, lies)
                 self._made[copy] = body
             if self._left and not self._piece_is_made():
                 self._read()

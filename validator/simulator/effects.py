@@ -77,6 +77,8 @@ class Effects:
         means = world.means.gather(handed) if handed is not None else None
         try:
             if means is not None:
+                for wrong in means.wrong:
+                    current.lies.setdefault(wrong.hotkey, wrong.told)
                 result = merge_mean(world.spec, SHARD, plan, means.vectors[SHARD], weights, outer)
             else:
                 result = merge_values(world.spec, SHARD, plan, world.values_of, weights, outer)

@@ -94,7 +94,7 @@ class Faults:
             miner.clock_off_s = fault.size
             self._over(fault, lambda: setattr(miner, "clock_off_s", 0.0))
         else:
-            assert kind in ONE_SHOT | LIES | {"duplicate"}
+            assert kind in ONE_SHOT | LIES | {"duplicate", "wrong_mean"}
             miner.misdeeds.armed[kind] = fault
             if kind not in ONE_SHOT:
                 self._over(fault, lambda: miner.misdeeds.disarm(kind, fault))

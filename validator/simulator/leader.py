@@ -18,6 +18,7 @@ from common.runlog.rules import CONTENT_REFUSALS, REFUSALS
 from common.runlog.writer import LostSlot
 from common.units import RoundId
 from validator.checks import Finding
+from validator.means import Handed
 from validator.members import MAX_MEMBERS, Members
 from validator.pausing import pause_for
 from validator.restoring import oldest_adopted
@@ -211,7 +212,7 @@ class Leader(Process):
         self._took_over, self._before = True, None
         state, now_s = self._records.state, world.queue.now_s
         self.leads_since_s = now_s
-        self._held = unseen(state, now_s - world.turned_s, now_s)
+        self._held = unseen(state, now_s - world.turned_s)
         if state.open_round is not None:
             current = begin(state, now_s, self._held)
             self._restore(current)
@@ -220,6 +221,7 @@ class Leader(Process):
             self.current = current
         if len(state.leaders) > 1:
             self.members.expect(world.hotkeys, now_s)
+            self.members.note_earlier(world.hotkeys)
             self.members.learn(world.proven)
         world.post.news()
 
@@ -339,7 +341,7 @@ class Leader(Process):
             if self.reduction.awaited(current):
                 return world.settings.pause_s
             handed = self.reduction.close(current)
-            self._work(world.settings.reduce_s, lambda held: self._effects.reduce(held, handed))
+            self._work(world.settings.reduce_s, lambda held: self._reduce(held, handed))
         elif decision.action is Action.COMMIT:
             assert current.merged is not None
             self._append(current.merged.commit, f"round {round_id} makes a revision")
@@ -350,6 +352,10 @@ class Leader(Process):
             assert decision.action is Action.END
             self._end(current)
         return world.settings.pause_s if self._busy else None
+
+    def _reduce(self, current: Round, handed: Handed | None) -> None:
+        self._effects.reduce(current, handed)
+        self.reduction.bar(current)
 
     def _append(self, data: EntryData, reason: str) -> None:
         """An entry that the round can't go on without."""
@@ -391,7 +397,7 @@ class Leader(Process):
             world.proven = self.members.proven()
             self.members.note_committed(current.state.round, current.named(), current.came())
         self._before, self.current = carried_on(current), None
-        self._held = core.held_on(current.state, world.queue.now_s)
+        self._held = core.held_on(current.state)
         self._began("gap")
         world.post.news()
 

@@ -1,20 +1,23 @@
 """The means of partitions in a simulated run: real bytes in the bucket, or names of them.
 
-``BucketMeans`` is production's own arithmetic on the objects of the store in memory: ``PartitionReducer`` makes a mean,
+``BucketMeans`` is production's own arithmetic on the objects of the store in memory: ``reduce_partition`` makes a mean,
 ``gather`` compares and puts them together. ``NamedMeans`` knows only sizes and who has handed in what; the vectors are
 merged as the leader alone would, which gives the same bits (the mean is elementwise).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
+
+import numpy as np
 
 from common import keys
 from common.canonical import dumps
 from common.codec.container import HEADER_BYTES, header, partition_hashes
 from common.codec.params import delta_params
 from common.errors import Rejected
-from common.merge.partition import PartitionReducer, byte_range, slices_of
+from common.merge.partition import PartitionMean, Ranges, reduce_partition, require_inputs, slice_of, slices_of
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
@@ -30,6 +33,9 @@ from validator.reducing import Proof
 from validator.simulator.bucket import BucketRecords
 from validator.simulator.records import NO_TRACE, SHARD, Records
 
+WRONG_BY = np.float32(0.25)
+"""What owners who lie add to every value."""
+
 
 class Means(Protocol):
     """What leader and owners do about means."""
@@ -41,9 +47,11 @@ class Means(Protocol):
         """Of each accepted delta its header and the hashes of its ranges. Raises ``Rejected('no_members')``."""
         ...
 
-    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
-        """The mean of a partition, and its bytes. Raises ``Rejected``, also when other bytes than ``inputs_sha256``
-        says were read."""
+    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
+        """The mean of a partition, and its bytes; another one, if its owner ``lies``.
+
+        Raises ``Rejected``, also when other bytes than ``inputs_sha256`` says were read.
+        """
         ...
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:
@@ -80,14 +88,13 @@ class BucketMeans:
     def proofs(self, plan: RoundFrozen) -> tuple[Proof, ...]:
         return tuple(self._proof(member) for member in accepted_members(plan, SHARD))
 
-    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
+    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
         spec = self._records.spec
-        reducer = PartitionReducer(spec, plan, SHARD, slices_of(spec, self.count)[partition])
-        for member in reducer.members:
-            reducer.add(*self._ranges(member, partition))
-        mean = reducer.finish()
-        if mean.inputs_sha256 != inputs_sha256:
-            raise Rejected("wrong_inputs", f"partition {partition} was read otherwise than the leader has it")
+        where = slice_of(spec, self.count, partition)
+        mean = reduce_partition(spec, plan, SHARD, partition, where, self._opened)
+        require_inputs(mean, partition, inputs_sha256)
+        if lies:
+            mean = PartitionMean(mean.values + WRONG_BY, mean.inputs_sha256)
         return Copy(SHARD, partition, ObjectRef(mean.sha256, len(mean.body)), mean.inputs_sha256), mean.body
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:
@@ -106,13 +113,13 @@ class BucketMeans:
         except Rejected:
             return None  # what the plan accepts can't be added up: the merge says so too
 
-    def _ranges(self, member: PlanMember, partition: int) -> tuple[bytes, bytes]:
-        """A member's header and the bytes of its range, as ``miner.reducer`` reads them."""
+    def _opened(self, member: PlanMember) -> Ranges:
+        """A member's header and the bytes of its ranges, as ``miner.reducer`` reads them."""
         spec, size = self._records.spec, member.delta.size_bytes
         key = keys.delta_key(spec.run, member.round, member.shard, member.hotkey, member.delta.sha256)
-        start, end = byte_range(spec, delta_params(spec.codec, member.base_revision), self.count, partition)
-        head = self._reader.fetch_range(key, start=0, end=HEADER_BYTES, size_bytes=size)
-        return head, self._reader.fetch_range(key, start=start, end=end, size_bytes=size)
+        read = partial(self._reader.fetch_range, key, size_bytes=size)
+        head = read(start=0, end=HEADER_BYTES)
+        return lambda start, end: (head, read(start=start, end=end))
 
     def _proof(self, member: PlanMember) -> Proof:
         spec = self._records.spec
@@ -139,8 +146,8 @@ class NamedMeans:
         codec, members = self._spec.codec, accepted_members(plan, SHARD)
         return tuple((header(self.count, delta_params(codec, m.base_revision), 0), hashes) for m in members)
 
-    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256) -> tuple[Copy, bytes]:
-        name = sha256_hex(f"{plan.round} {inputs_sha256} {partition}".encode())
+    def make(self, plan: RoundFrozen, partition: int, inputs_sha256: Sha256, lies: bool) -> tuple[Copy, bytes]:
+        name = sha256_hex(f"{plan.round} {inputs_sha256} {partition}{' wrong' if lies else ''}".encode())
         return Copy(SHARD, partition, ObjectRef(name, self._slices[partition].mean_bytes), inputs_sha256), b""
 
     def put(self, word: Reduction, copy: Copy, body: bytes) -> None:

@@ -13,6 +13,7 @@ from miner.policy import Order
 from validator.round.facts import Phase
 from validator.simulator.machines import Mode
 from validator.simulator.messages import Answer, Request
+from validator.simulator.places import host_of
 
 if TYPE_CHECKING:
     from validator.simulator.leader import Leader
@@ -87,7 +88,7 @@ class Post:
         """One heartbeat, if it gets through."""
         leader = self.leader_of(miner)
         if miner.machine.reachable and leader is not None:
-            leader.members.hear(miner.hotkey, miner.beat(), self._world.queue.now_s)
+            self._heard(leader, miner)
 
     def hear_all(self, leader: Leader, all_news: bool) -> None:
         """The heartbeats since a leader's last look: of everybody, or of those who would seem silent otherwise."""
@@ -97,7 +98,11 @@ class Post:
             if miner.machine.reachable and self.leader_of(miner) is leader:
                 member = members.get(miner.hotkey)
                 if all_news or member is None or member.beat is None or now_s - member.heard_s > fresh_s:
-                    members.hear(miner.hotkey, miner.beat(), now_s)
+                    self._heard(leader, miner)
+
+    def _heard(self, leader: Leader, miner: Miner) -> None:
+        leader.members.hear(miner.hotkey, miner.beat(), self._world.queue.now_s)
+        leader.members.seen_at(miner.hotkey, host_of(self._world.settings, miner.index))
 
     def training_rate(self) -> float:
         """Tokens per second of all machines that train."""

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 from common.canonical import dumps
 from common.errors import Rejected
-from common.merge.butterfly import Candidate, must_compute, placement_seed
-from common.merge.networks import network_of
-from common.reductions import MAX_COPIES, Copy, Reduction
+from common.merge.butterfly import WRONG_MEAN, placement_seed
+from common.reductions import Copy, Reduction
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.typed import to_json
-from common.units import Hotkey, Sha256, sha256_hex
-from validator.dealing import deal_of, drawn
-from validator.means import Handed
-from validator.reducing import Place, Reducing
+from common.units import Hotkey, RoundId, Sha256, sha256_hex
+from validator.bars import Bar
+from validator.lies import BARRED_ROUNDS
+from validator.means import Handed, why_computed
+from validator.owners import candidates_of, deal_of, handed_in, unheard_senders
+from validator.reducing import Asked, Reducing, may_reduce
 from validator.round.deadlines import seconds_left
 from validator.rounds import Round
 from validator.simulator.records import SHARD
-from validator.simulator.settings import Settings
 
 if TYPE_CHECKING:
     from validator.simulator.leader import Leader
@@ -42,9 +42,7 @@ class Wanted:
 
     plan: RoundFrozen
     plan_sha256: Sha256
-    duties: tuple[tuple[Place, Sha256], ...]
-    """Each with the hash of what is to be read."""
-    seconds_left: float
+    asked: Asked
 
 
 class LeadersReduction:
@@ -61,15 +59,17 @@ class LeadersReduction:
     def awaited(self, current: Round) -> bool:
         """Whether the merge of the newest plan waits for owners or chain."""
         world, plan, plan_sha256 = self._world, current.opened.plan, current.opened.plan_sha256
-        if world.spec.reduce.kind != "butterfly" or plan is None or plan_sha256 is None or plan.attempt > 0:
+        if world.spec.reduce.kind != "butterfly" or not may_reduce(current.opened):
             return False
+        assert plan is not None
+        assert plan_sha256 is not None
         now_s = world.queue.now_s
         if self._reducing is None or self._reducing.plan_sha256 != plan_sha256:
             left_s = seconds_left(current.state, now_s, current.policy)
             self._reducing = Reducing(plan.round, plan_sha256, now_s, left_s)
             self._plan, self._after = plan, None
         reducing = self._reducing
-        if reducing.closed or now_s >= reducing.deadline_s:
+        if not reducing.waits(now_s):
             return False
         world.post.hear_all(self._leader, all_news=False)
         if reducing.deal is None and not self._dealt(reducing, plan):
@@ -80,31 +80,29 @@ class LeadersReduction:
         """What the owners have handed in; None when the leader merges alone. The books are closed by it."""
         reducing, plan = self._reducing, current.opened.plan
         assert plan is not None
-        if reducing is None or reducing.plan_sha256 != current.opened.plan_sha256 or plan.attempt > 0:
+        if reducing is not None and reducing.reduces(current.opened):
+            reducing.closed = True
+        handed = handed_in(self._world.spec, reducing, current.opened, self._chance)
+        if handed is None:
             self._book_alone(plan)
-            return None
-        reducing.closed = True
-        copies = reducing.copies()
-        if reducing.deal is None or not copies:
-            self._book_alone(plan)
-            return None
-        handed = Handed(plan, reducing.deal, copies, drawn(self._world.spec, reducing.deal, self._chance()))
-        self._book(handed)
+        else:
+            self._book(handed)
         return handed
+
+    def bar(self, current: Round) -> None:
+        """Who handed in a wrong mean reduces nothing for a while, whoever leads then."""
+        until = RoundId(current.state.round + BARRED_ROUNDS)
+        self._world.bars.update(dict.fromkeys(current.lies, until))
 
     # What miners see and send.
 
     def view(self, hotkey: Hotkey) -> Wanted | None:
         """A miner's duties."""
         reducing, plan = self._reducing, self._plan
-        if reducing is None or plan is None or reducing.closed or reducing.deal is None:
+        asked = reducing.asked(hotkey, self._world.queue.now_s) if reducing is not None else None
+        if reducing is None or plan is None or asked is None:
             return None
-        left_s = reducing.deadline_s - self._world.queue.now_s
-        due = reducing.due(hotkey)[:MAX_COPIES]
-        if left_s <= 0 or not due:
-            return None
-        duties = tuple((place, reducing.deal.inputs[place]) for place in due)
-        return Wanted(plan, reducing.plan_sha256, duties, left_s)
+        return Wanted(plan, reducing.plan_sha256, asked)
 
     def hand_in(self, word: Reduction) -> tuple[Copy, ...]:
         """What of a word is to be put; nothing when all is there and counts. Raises ``Rejected``, ``Retryable``."""
@@ -128,26 +126,22 @@ class LeadersReduction:
             self._after = int(world.queue.now_s // block_s) + 1
         if world.queue.now_s < (self._after + FINAL_BLOCKS) * block_s:
             return False
+        if unheard_senders(self._leader.members, plan, world.queue.now_s):
+            return False
         block = hashlib.sha256(f"block {world.settings.seed} {self._after}".encode()).hexdigest()
         # In place of the slot's hash that of what it says: a signature differs from run to run, a simulation must not.
         seed = placement_seed(sha256_hex(dumps(to_json(plan))), block)
         proofs = {SHARD: world.means.proofs(plan)} if _accepted(plan) else {}
-        deal = deal_of(world.spec, {SHARD: world.means.count}, seed, self._candidates(plan), proofs)
+        members, now_s = self._leader.members, world.queue.now_s
+        for hotkey, until in world.bars.items():
+            members.bars.add(hotkey, Bar(until, WRONG_MEAN))
+        candidates = candidates_of(plan, members, world.coldkeys.get, world.asn_of, now_s)
+        deal = deal_of(world.spec, {SHARD: world.means.count}, seed, candidates, proofs)
         reducing.begin(deal, world.queue.now_s)
         traffic = world.traffic.of(plan.round)
         traffic.dealt_at_s, traffic.dealt_after_s = world.queue.now_s, world.queue.now_s - reducing.planned_s
         world.post.news()
         return True
-
-    def _candidates(self, plan: RoundFrozen) -> list[Candidate]:
-        """Accepted members that live."""
-        world, members = self._world, self._leader.members
-        hotkeys = sorted({member.hotkey for member in _accepted(plan)})
-        return [
-            Candidate(hotkey, world.coldkeys[hotkey], network_of(host_of(world.settings, world.seats[hotkey].uid)))
-            for hotkey in hotkeys
-            if members.lives(hotkey, world.queue.now_s)
-        ]
 
     def _chance(self) -> bytes:
         return self._world.dice.getrandbits(256).to_bytes(32, "big")
@@ -174,10 +168,7 @@ class LeadersReduction:
         in_memory, moved = ranges.kept(members), 0
         alone: dict[str, int] = {}
         for place, duty in handed.deal.duties.items():
-            copies = handed.copies.get(place, {})
-            why = must_compute(duty, {owner: kept.copy.mean.sha256 for owner, kept in copies.items()})
-            why = why or ("the draw" if place in handed.drawn else "")
-            if why:
+            if why := why_computed(handed, place):
                 alone[why] = alone.get(why, 0) + 1
                 moved += 0 if in_memory else ranges.read_bytes(members, duty.partition)
             else:
@@ -185,12 +176,6 @@ class LeadersReduction:
         traffic.dealt, traffic.alone = len(handed.deal.duties), alone
         traffic.gates_bytes, traffic.merge_bytes = ranges.delta_bytes(members), moved
         traffic.waited_s = self._world.queue.now_s - reducing.planned_s
-
-
-def host_of(settings: Settings, index: int) -> str:
-    """A miner's address: those of a group share a /24, others have each their own."""
-    place, number = (index % settings.groups, index // settings.groups) if settings.groups else (index, 0)
-    return f"{10 + (place >> 16)}.{(place >> 8) & 255}.{place & 255}.{1 + number % 254}"
 
 
 def _accepted(plan: RoundFrozen) -> tuple[PlanMember, ...]:

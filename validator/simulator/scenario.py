@@ -2,7 +2,7 @@
 
     [[fault]]
     kind = "die_during_upload"      # what happens, see KINDS
-    target = "miner:3"              # miner:N, group:N, provider:N, share:0.25 (seeded choice of the miners), miners,
+    target = "miner:3"              # miner:N, group:N, share:0.25 (seeded choice of the miners), miners,
                                     # validator:N (validator: the first), leader (who leads then), storage, chain
                                     # or lease
     start = 120.0                   # seconds, or { round = 2, phase = "closing" }
@@ -64,23 +64,14 @@ class Kind:
     """Size."""
     standbys: bool = False
     """Whether it means something only where several validators may lead."""
-    health: bool = False
-    """Whether it strikes the rates of ``--health``; only these do."""
-    health_only: bool = False
-    """Whether only ``--health`` knows it."""
+    owners: bool = False
+    """Whether it means something only where miners reduce."""
 
 
 _MINERS = ("miner", "group", "share", "miners")
 _LEADERS = ("validator", "leader")
 _ALL = (*_MINERS, *_LEADERS)
 _STORAGE = ("storage",)
-
-_FLEET = ("miner", "provider", "share", "miners")
-
-
-def _rate(what: str, targets: tuple[str, ...], size: float, sizes: str = "the share left", most: float = 1.0) -> Kind:
-    return Kind(what, targets, FOREVER, size, sizes, most, health=True, health_only=True)
-
 
 KINDS: dict[str, Kind] = {
     "die": Kind("its process is killed at once and started again after the duration", _ALL),
@@ -99,14 +90,13 @@ KINDS: dict[str, Kind] = {
     "flip": Kind("its next submissions have the other sign", _MINERS, 600.0),
     "copy": Kind("its next submissions are another miner's", _MINERS, 600.0),
     "average": Kind("its next submissions are the mean of two others'", _MINERS, 600.0),
+    "wrong_mean": Kind("it hands in wrong means, the same ones as others who do", _MINERS, 600.0, owners=True),
     "clock": Kind("its wall clock is off", _ALL, FOREVER, 300.0, "by so many seconds"),
     "join": Kind("it is not there before"),
     "lost_reply": Kind("the reply to its next request is lost", _ALL),
     "storage_down": Kind("the storage does not answer", _STORAGE, 30.0),
     "storage_throttle": Kind("the storage refuses requests (429, 503)", _STORAGE, 60.0, 0.5, "this share of them", 1.0),
-    "storage_slow": Kind(
-        "the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left", 1.0, health=True
-    ),
+    "storage_slow": Kind("the storage gives a share of its rate", _STORAGE, 60.0, 0.1, "the share left", 1.0),
     "storage_cut": Kind("it can't reach the storage", _LEADERS, 30.0, standbys=True),
     "chain_cut": Kind("it can't reach the chain", _LEADERS, 30.0, standbys=True),
     "miners_cut": Kind("no miner can reach it", _LEADERS, 30.0, standbys=True),
@@ -115,18 +105,29 @@ KINDS: dict[str, Kind] = {
     "chain_down": Kind("the chain does not answer", ("chain",), 30.0, standbys=True),
     "lease_deleted": Kind("a stranger deletes the lease every second", ("lease",), 30.0, standbys=True),
     "lease_split": Kind("each validator sees a lease of its own", ("lease",), 30.0, standbys=True),
+}
+
+
+_FLEET = ("miner", "provider", "share", "miners")
+
+
+def _rate(what: str, targets: tuple[str, ...], size: float, sizes: str = "the share left", most: float = 1.0) -> Kind:
+    return Kind(what, targets, FOREVER, size, sizes, most)
+
+
+RATES: dict[str, Kind] = {
     "slow_compute": _rate("it trains at a share of its speed", _FLEET, 0.7),
     "slow_uplink": _rate("it uploads at a share of its rate", _FLEET, 0.5),
     "slow_downlink": _rate("it downloads at a share of its rate", _FLEET, 0.5),
-    "decay": _rate(
-        "its uplink loses so much of what it has left, every round", _FLEET, 0.03, "the share lost a round", 0.5
-    ),
+    "decay": _rate("its uplink loses a share of what is left, every round", _FLEET, 0.03, "that share", 0.5),
     "provider_link": _rate("the uplinks of a provider have a share of their rate", ("provider",), 0.5),
-    "gpu_set": _rate("the same, of its machines of one GPU model only", ("provider",), 0.3),
-    "provider_down": _rate("a provider's machines are gone", ("provider",), 1.0, ""),
+    "gpu_set": _rate("the same, for its machines of one GPU model", ("provider",), 0.3),
+    "provider_down": Kind("a provider's machines are gone", ("provider",)),
     "validator_link": _rate("its own link has a share of its rate", ("validator",), 0.3),
-    "diurnal": _rate("links swing over the day, each region in its own phase", ("miners",), 0.2, "the swing", 1.0),
+    "storage_limit": _rate("the storage gives no transfer more than a share of the fastest link", _STORAGE, 0.3),
+    "diurnal": _rate("links swing over the day, each region by its own clock", ("miners",), 0.2, "the swing"),
 }
+"""Faults of rates, for ``--health`` only: there nothing but rates is played."""
 
 
 @dataclass(frozen=True)
@@ -187,14 +188,17 @@ def parse_scenario(data: bytes) -> tuple[Fault, ...]:
 
 def explain_kinds() -> str:
     """How to write a scenario, and one line for each kind; for people."""
-    return "\n".join((_EXAMPLE, *(f"{name}: {_explain(kind)}" for name, kind in KINDS.items())))
+    lines = [f"{name}: {_explain(kind)}" for name, kind in KINDS.items()]
+    rates = [f"{name}: {_explain(kind)}" for name, kind in RATES.items()]
+    return "\n".join((_EXAMPLE, *lines, "", "With --health, and only there:", *rates))
 
 
 def _explain(kind: Kind) -> str:
     sizes = f"; size: {kind.sizes}, {kind.size:g}" if kind.sizes else ""
     lasts = "" if kind.duration_s == FOREVER else f"; duration {kind.duration_s:g} s"
     whom = "" if kind.targets == _MINERS else f"; target: {', '.join(kind.targets)}"
-    needs = "; needs --validators 2 or more" if kind.standbys else "; needs --health" if kind.health_only else ""
+    needs = "; needs --validators 2 or more" if kind.standbys else ""
+    needs += "; needs --reduce butterfly" if kind.owners else ""
     return f"{kind.what}{sizes}{lasts}{whom}{needs}"
 
 
@@ -203,9 +207,9 @@ def _fault(item: object, where: str) -> Fault:
         raise OperatorError(f"{where} must be a table")
     _no_others(item, {"kind", "target", "start", "duration", "size"}, where)
     name = item.get("kind")
-    if not isinstance(name, str) or name not in KINDS:
-        raise OperatorError(f"{where}: kind must be one of {', '.join(KINDS)}")
-    kind = KINDS[name]
+    if not isinstance(name, str) or name not in KINDS | RATES:
+        raise OperatorError(f"{where}: kind must be one of {', '.join(KINDS | RATES)}")
+    kind = (KINDS | RATES)[name]
     if "size" in item and not kind.sizes:
         raise OperatorError(f"{where}: size means nothing for {name}")
     duration_s, size = _number(item, "duration", kind.duration_s, where), _number(item, "size", kind.size, where)

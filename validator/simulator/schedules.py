@@ -22,7 +22,7 @@ def random_faults(seed: int, miners: int, rounds: int) -> tuple[Fault, ...]:
 
 
 def _fault(dice: random.Random, miners: int, rounds: int) -> Fault:
-    name = dice.choice(sorted(name for name, kind in KINDS.items() if not kind.standbys))
+    name = dice.choice(sorted(name for name, kind in KINDS.items() if not (kind.standbys or kind.owners)))
     kind = KINDS[name]
     role = dice.choice([target for target in kind.targets if target != "leader"])
     if name == "join":

@@ -15,7 +15,7 @@ from common.spec import MAX_PARTITIONS, ReduceSpec, RunSpec
 from common.units import Hotkey, Revision, Sha256
 from miner.deadlines import MOST_NOTICE_S
 from validator.members import MAX_MEMBERS
-from validator.simulator.scenario import KINDS, Fault
+from validator.simulator.scenario import KINDS, RATES, Fault
 from validator.simulator.traces import Trace
 from validator.up.defaults import (
     AUDITED_SHARE,
@@ -59,6 +59,8 @@ class Settings:
     miners: int = 8
     groups: int = 0
     """Coldkeys, and networks, that the miners share; 0: each has its own."""
+    asns: int = 0
+    """Autonomous systems that their networks belong to, in turns; 0: the leader has no table of them."""
     validators: int = 1
     """That may lead; with more than one they hold a lease and take over from each other."""
     rounds: int = 10
@@ -109,6 +111,7 @@ class Settings:
         preset(self.preset)
         _within("miners", self.miners, 1, MAX_MINERS)
         _within("groups", self.groups, 0, self.miners)
+        _within("asns", self.asns, 0, self.miners)
         _within("validators", self.validators, 1, MAX_VALIDATORS)
         _within("rounds", self.rounds, 1, 1_000_000)
         _within("seed", self.seed, 0, 2**62)
@@ -138,6 +141,8 @@ class Settings:
 
     def _check_target(self, fault: Fault) -> None:
         """A fault that meets nobody would look like one that was survived."""
+        if fault.kind in RATES:
+            raise OperatorError(f"{fault.kind} is a fault of rates: play it with --health")
         if self.validators == 1 and (KINDS[fault.kind].standbys or fault.target.kind == "leader"):
             raise OperatorError(f"{fault.kind} on {fault.target.kind}: that needs --validators 2 or more")
         name, number = fault.target.kind, fault.target.number

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from common.codec.params import F32
+from common.errors import OperatorError
 from common.identity import KeypairSigner
 from common.merge.outer import OuterState
 from common.model.init import init_vector
@@ -31,15 +32,18 @@ from validator.simulator.links import Link
 from validator.simulator.machines import Machine, Power
 from validator.simulator.means import means_of
 from validator.simulator.miner import Miner
+from validator.simulator.places import asn_of
 from validator.simulator.post import Post
 from validator.simulator.quadratic import Quadratic
 from validator.simulator.records import FastRecords, Records, fake_hotkey
 from validator.simulator.roster import Roster, validator_keys
+from validator.simulator.scenario import KINDS
 from validator.simulator.settings import Settings, Sizes, make_run
 from validator.simulator.storage import Storage
 from validator.simulator.traffic import Ranges, Traffic
 from validator.simulator.work import Fate, Ground, Lie, Offer, Session, make_all
 from validator.submissions import Submission
+from validator.up.defaults import BUTTERFLY
 
 MBIT = 1e6
 Name = tuple[RoundId, Hotkey, Sha256]
@@ -64,6 +68,8 @@ class World:
         self._audit = audit
         owner, validators = KeypairSigner.from_uri("//Owner"), validator_keys(settings.validators)
         self.spec = spec or make_run(settings, owner.hotkey, [signer.hotkey for signer in validators])
+        if self.spec.reduce.kind != BUTTERFLY and any(KINDS[fault.kind].owners for fault in settings.faults):
+            raise OperatorError("wrong_mean means something only where miners reduce: that needs --reduce butterfly")
         signers = {s.hotkey: s for s in self._signers(bucket)}
         self.hotkeys: list[Hotkey] = list(signers) if bucket else [fake_hotkey(f"{i}") for i in range(settings.miners)]
         first, self.count = self._first(bucket)
@@ -96,9 +102,11 @@ class World:
         """When phases began."""
         self.aborts: dict[str, int] = {}
         self.failed: list[RoundAborted] = []
+        """Rounds that ended for what was delivered, oldest first."""
         self.proven: dict[Hotkey, float] = {}
         """Tokens per second, as the newest leader's report has them."""
-        """Rounds that ended for what was delivered, oldest first."""
+        self.bars: dict[Hotkey, RoundId] = {}
+        """Before which round who reduces nothing, as the leaders' reports have it."""
         self.on_phase: Callable[[RoundId, str], None] = lambda _round, _phase: None
         self.ghosts = Ghosts(self)
         self._offers: dict[Name, Offer] = {}
@@ -150,6 +158,10 @@ class World:
     def idle(self) -> bool:
         """Whether no round is open, and nobody who leads has one in hand."""
         return self.records.state.open_round is None and self.leader.current is None
+
+    def asn_of(self, host: str) -> int | None:
+        """What the leaders' table says of an address."""
+        return asn_of(self.settings, host)
 
     def new_session(self, miner: Miner) -> Session:
         """The work of a process that found no disk."""

@@ -136,7 +136,7 @@ class Rates:
         for fault in self.faults:
             if machine.hotkey not in self.struck[fault] or not _strikes(fault, round_id):
                 continue
-            if fault.kind == "storage_slow" and kind in LINKS:
+            if fault.kind == "storage_limit" and kind in LINKS:
                 # The storage gives each transfer so much at most: fast links lose more than slow ones.
                 most = min(most, math.log(fault.size * CLASSES[-1]) + dice.gauss(0.0, NOISE))
             elif fault.kind == "diurnal" and kind in LINKS:
@@ -151,7 +151,7 @@ class Rates:
     def _own(self, kind: Kind, round_id: RoundId) -> Sample:
         value = self._dice.gauss(0.0, NOISE)
         for fault in self.faults:
-            if fault.kind in ("validator_link", "storage_slow") and _strikes(fault, round_id):
+            if fault.kind in ("validator_link", "storage_limit") and _strikes(fault, round_id):
                 value += math.log(fault.size)
         return Sample(math.exp(value))
 

@@ -26,6 +26,7 @@ from validator.simulator.traces import Trace
 
 ROUNDS = 60
 BEGINS = 30
+"""Round in which the faults of the table begin; a scenario's should too: delays are counted from it."""
 SOON = 6
 """Rounds from the beginning of a fault in which whom it struck is compared with whom the verdicts name."""
 PROVIDER, MINER = 3, 17
@@ -88,7 +89,7 @@ TABLE = (
     # 3 % a round leave less than half after 23 rounds.
     Row("node's uplink decays 3 % a round", (_fault("decay", _MINER, 0.03),), Kind.UPLINK, Blame.NODE, most_rounds=22),
     Row("validator's link at 30 %", (_fault("validator_link", Target("validator"), 0.3),), None, Blame.SELF),
-    Row("storage gives 30 %", (_fault("storage_slow", Target("storage"), 0.3),), None, Blame.STORAGE),
+    Row("storage gives 30 %", (_fault("storage_limit", Target("storage"), 0.3),), None, Blame.STORAGE),
     Row("nothing wrong, load of the day", (_DAY,)),
 )
 """Nothing wrong comes last: with ``--trace``, machines leave and return in it as recorded."""
