@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
+from common.errors import BrigadeError
+
 T = TypeVar("T")
 
 
@@ -31,7 +33,8 @@ async def leave(*tasks: asyncio.Task[Any] | None) -> None:
         task.cancel()
     for task, end in zip(begun, await asyncio.gather(*begun, return_exceptions=True), strict=True):
         if isinstance(end, Exception):
-            logger.warning("the task {} failed before it was left: {}", task.get_name(), end)
+            level = "WARNING" if isinstance(end, BrigadeError) else "ERROR"  # what is none of ours is a bug
+            logger.log(level, "the task {} failed before it was left: {!r}", task.get_name(), end)
 
 
 def in_order(calls: Iterable[tuple[int, Callable[[], T]]], at_a_time: int, most_bytes: int) -> Iterator[T]:

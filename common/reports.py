@@ -65,8 +65,8 @@ class MemberReport:
     """Before this round it reduces nothing: see ``barred_for``."""
     barred_for: str | None = field(default=None, metadata=ADDED)
     """wrong_mean: it handed one in; late: it let a round wait for its means; excused: it could not hand them in for
-    several rounds, which is not held against it. None: it was not barred, or a version before this one tells of a
-    wrong mean."""
+    several rounds, which is not held against it; empty: for what its validator does not know. None: it was not barred,
+    or a version before this one tells of a wrong mean."""
     lateness: int | None = field(default=None, metadata=ADDED)
     """Grows with each reduction that it was late in, and shrinks with each clean one: the next bar's length."""
     excuses: int | None = field(default=None, metadata=ADDED)

@@ -20,6 +20,7 @@ from urllib3.util import Url, parse_url
 from common.chain.commitment import RunLocation
 from common.chain.port import Endpoint
 from common.errors import Rejected, Retryable
+from common.merge.networks import address_of
 
 _PORTS = {"http": 80, "https": 443}
 _PERMITS = "--allow-private permits it"
@@ -96,6 +97,6 @@ def _parse(url: str) -> Url | None:
 
 
 def _is_public(text: str) -> bool:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (inner or address).is_global and not (inner or address).is_multicast
+    address = address_of(text.partition("%")[0])
+    assert address is not None, "an endpoint's address was read, and the resolver gives addresses"
+    return address.is_global and not address.is_multicast

@@ -204,7 +204,7 @@ class Session:
                 raise
 
         held = await patience.insist(once)
-        if held.revision not in {node.revision for node in self.view.state.lineage(self.view.state.head)}:
+        if not self._leads_to_head(held.revision):
             return  # the run was rolled back meanwhile, behind what was fetched
         self.held, self.trouble = held, ""
         logger.bind(event="revision", revision=held.revision).info(
@@ -238,10 +238,11 @@ class Session:
         """The account first in memory, then the training thread, then the disk: a kill in between settles anew."""
         held, settled = self._held(), self.ledger.settled
         if settled is None:
-            if held.revision not in {node.revision for node in self.view.state.lineage(self.view.state.head)}:
+            if not self._leads_to_head(held.revision):
                 self.held = None  # rolled back since it came: nobody begins behind a rollback
-                return None
-            return await self.ledger.adopt(held.revision, self.view.state.restarts)
+                return
+            await self.ledger.adopt(held.revision, self.view.state.restarts)
+            return
         plans = self.view.plans(settled, held.revision)
         outcome = await in_thread(lambda: self.ledger.outcome(plans))
         mark, base, optimizer = outcome.mark, _base(held), None
@@ -323,6 +324,10 @@ class Session:
         hotkey, seq_len = self.context.signer.hotkey, self.context.spec.data.seq_len
         batches = SampleStream(self.dataset, base_sha256, round_id, hotkey, seq_len)
         return Stream(round_id, revision, batches, rewarming(self.view.state, round_id, revision))
+
+    def _leads_to_head(self, revision: Revision) -> bool:
+        """Whether the run has not gone back behind it."""
+        return any(node.revision == revision for node in self.view.state.lineage(self.view.state.head))
 
     def _held(self) -> Held:
         assert self.held is not None, "a revision is here"

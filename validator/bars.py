@@ -6,7 +6,7 @@ wait is barred for rounds that double with each time and shrink again after clea
 - late: alive, told its duties, and not done at the deadline; or done after half of the time, and long after the others.
 - excused: it was gone or did not ask for its duties, the storage turned it away, or most owners were late, so that the
   storage or the leader's own link is suspected. Who is excused again and again is not blamed, but not waited for.
-- no judgement at all when less time than usual was left for the owners.
+- no judgement at all when less time than usual was left for the owners, or when time passed that does not count.
 
 Invariants: ``settled`` bars nobody whose reduction was clean; no bar by it is longer than ``LONGEST_ROUNDS``; a bar
 ends by itself. Source: DESIGN.md, section 5, the step "no reduce duties".

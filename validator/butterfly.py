@@ -58,6 +58,8 @@ class Butterfly:
         self._asked_s = -math.inf
         self._trouble = ""
         self._attending = Attending(0.0)
+        self._dealt_in: tuple[Round | None, float] = None, 0.0
+        """The round that duties were dealt in, and its time held until then."""
         self._hands: dict[Hotkey, asyncio.Lock] = {}
         """Of each owner, so that it hands in one word at a time."""
 
@@ -72,6 +74,7 @@ class Butterfly:
             await self._begin(Reducing(plan.round, plan_sha256, now_s, left_s))
         reducing = self._reducing
         assert reducing is not None
+        reducing.follow(current, current.state.held_s)
         if not reducing.waits(self._board.now_s()):
             return ""
         if reducing.deal is None and not candidates(self._board, current, plan):
@@ -115,7 +118,15 @@ class Butterfly:
         )
 
     def _settle(self, reducing: Reducing, current: Round) -> None:
-        """Bar who lets rounds wait from the duties of the next ones."""
+        """Bar who lets rounds wait from the duties of the next ones.
+
+        When the storage was away meanwhile, this process slept, or somebody else may have led, nobody is: owners could
+        not be told, put or hand in then, and nothing here tells whom that kept from what.
+        """
+        dealt_in, held_s = self._dealt_in
+        if dealt_in is not current or current.state.held_s > held_s:
+            logger.info("round {}: no owner is judged: time passed that does not count", reducing.round)
+            return
         now_s, members = self._board.now_s(), self._board.members
         owners = self._attending.owners(reducing, lambda owner: members.lives(owner, now_s))
         allowed_s, usual_s = self._attending.allowed_s(reducing), REDUCE_SHARE * current.policy.finish_deadline_s
@@ -161,6 +172,7 @@ class Butterfly:
         current, reducing = self._board.round, self._reducing
         if reducing is None or current is None or current.opened.plan_sha256 != reducing.plan_sha256:
             return None
+        reducing.follow(current, current.state.held_s)
         return reducing
 
     def _led(self) -> Reducing:
@@ -254,7 +266,7 @@ class Butterfly:
         if not self._wanted(reducing, current):
             return
         reducing.begin(deal, self._board.now_s())
-        self._attending = Attending(self._board.now_s())
+        self._attending, self._dealt_in = Attending(self._board.now_s()), (current, current.state.held_s)
         logger.info(
             "round {}: {} partitions go to {} miners, by block {}{}",
             plan.round,

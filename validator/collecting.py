@@ -95,9 +95,10 @@ class Collector:
     async def _work(self) -> None:
         run = self._board.journal.state
         try:
-            if self._mended_term != self._board.leadership.term:
+            term = self._board.leadership.term
+            if self._mended_term != term:
                 await in_thread(lambda: mend(self._board.store, self._board.reader, run, self._sure))
-                self._mended_term = self._board.leadership.term
+                self._mended_term = term  # of the mend's beginning: the lease may be another's by now
             if not self._all_gone(run):
                 await self._delete(run)
             elif (ready := next_gc(run, self._needed(run))) is not None and ready.floor != self._proved:

@@ -27,6 +27,9 @@ from common.units import Hotkey, RoundId, Sha256, ShardId, sha256_hex
 from validator.bodies import RememberingReader
 from validator.reducing import Deal, Kept, Place
 
+DRAW = "the draw"
+"""Why a partition is computed again though its owners agree."""
+
 
 @dataclass(frozen=True)
 class Handed:
@@ -37,7 +40,7 @@ class Handed:
     copies: Mapping[Place, Mapping[Hotkey, Kept]]
     drawn: frozenset[Place]
     """Computed again though the copies agree."""
-    why_drawn: str = "the draw"
+    why_drawn: str = DRAW
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Means:
     reduced: Reduced | None
     """What of them came from the owners; None when nothing did."""
     checked: int
-    """How many were computed again though all owners agree: for the draw, or for what the merge did."""
+    """How many were computed again for the draw though all owners agree."""
     told: str
     """How many partitions came from the owners, and why the others did not."""
 
@@ -131,7 +134,7 @@ class _Gatherer:
         place = shard, partition
         copies = self._handed.copies.get(place, {})
         why = why_computed(self._handed, place)
-        self.checked += why == self._handed.why_drawn
+        self.checked += why == DRAW
         if not why:
             words = self._words | {(owner, kept.word_sha256) for owner, kept in copies.items()}
             found = self._copied(place, copies) if len(words) <= MAX_WORDS else None

@@ -73,6 +73,7 @@ class Reducing:
         self.closed = False
         self._left_s = left_s
         self._dealt_s: float | None = None
+        self._held: tuple[object, float] = None, 0.0
         self._of: dict[Hotkey, list[Place]] = {}
         self._announced: dict[tuple[Hotkey, Place], Copy] = {}
         self._there: dict[tuple[Hotkey, Place], Kept] = {}
@@ -81,6 +82,17 @@ class Reducing:
     def deadline_s(self) -> float:
         """Until then the leader waits: for the deal, and once that is there for the owners."""
         return reduce_until_s(self.planned_s, self._left_s, self._dealt_s)
+
+    def follow(self, of: object, held_s: float) -> None:
+        """Of the round as its leader holds it, ``of``, so much time is held by now: what has been added since the last
+        call moves the deadline. A leader that holds the round anew begins a new count, and counts nothing twice."""
+        known, before_s = self._held
+        self._held = of, held_s
+        if known is not of:
+            return
+        self.planned_s += held_s - before_s
+        if self._dealt_s is not None:
+            self._dealt_s += held_s - before_s
 
     def begin(self, deal: Deal, now_s: float) -> None:
         """Duties are dealt."""

@@ -21,15 +21,26 @@ MAX_ASN = (1 << 32) - 1
 MAX_TABLE_LINES = 2_000_000
 IPV4_WITHIN = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 """IPv6 prefixes that hold all of IPv4 in their last 32 bits: RFC 4291 2.5.5.2, RFC 6052 2.1."""
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Range = tuple[int, int]
 """First address, and the end with its sign changed: in order, what holds others comes before them."""
 
 
+def address_of(host: str) -> Address | None:
+    """The address that a host is, IPv4 in whatever form; None when it is none."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and any(address in within for within in IPV4_WITHIN):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
 def network_of(host: str) -> str | None:
     """The /24 or /48 of a peer's address; None for what is none or tells nothing."""
-    address = _address(host)
+    address = address_of(host)
     if address is None or address.is_loopback or address.is_unspecified:
         return None
     bits = IPV4_BITS if address.version == 4 else IPV6_BITS
@@ -46,7 +57,7 @@ class AsnTable:
 
     def asn_of(self, host: str) -> int | None:
         """The ASN of an address, or None when the table does not tell."""
-        address = _address(host)
+        address = address_of(host)
         if address is None:
             return None
         at = bisect_right(self.starts, _place(address)) - 1
@@ -96,7 +107,7 @@ def _network(text: str) -> _Network:
     return network
 
 
-def _place(address: _Address) -> int:
+def _place(address: Address) -> int:
     """One number for every address: those of version 6 lie behind those of version 4."""
     return int(address) if address.version == 4 else (1 << 32) + int(address)
 
@@ -119,13 +130,3 @@ def _flattened(prefixes: dict[_Range, int]) -> AsnTable:
     close_until(math.inf)
     keys = sorted(starts)
     return AsnTable(tuple(keys), tuple(starts[key] for key in keys))
-
-
-def _address(host: str) -> _Address | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and any(address in within for within in IPV4_WITHIN):
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address

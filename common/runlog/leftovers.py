@@ -16,7 +16,7 @@ from common.runlog.commands import decode_command
 from common.runlog.lease import MAX_LEASE_BYTES
 from common.runlog.proof import Work, may_be_gone, naming, prove_manifest
 from common.runlog.proving import VerifyError
-from common.runlog.spent import is_spent, planned
+from common.runlog.spent import is_spent
 from common.runlog.state import RunState
 from common.runlog.told import check_tail, suspicion
 from common.store.multipart import PART_BYTES
@@ -80,7 +80,7 @@ def _prove_bytes(work: Work, state: RunState, info: ObjectInfo, kind: str, sha25
 def _refuse_gone(work: Work, state: RunState, key: str) -> None:
     """What was listed and is not there any more was deleted meanwhile: by retention, or else it is wrong."""
     parts = keys.parse_key(work.run, key)
-    spent = parts is not None and is_spent(state, planned(work.told.plans.values()), parts)
+    spent = parts is not None and is_spent(state, work.planned, parts)
     if not (spent or may_be_gone(work, state, key)):
         raise VerifyError(key, "it was deleted meanwhile, and no gc entry names it")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from common import keys
 from common.errors import Rejected
@@ -14,6 +15,7 @@ from common.runlog.heard import Heard
 from common.runlog.proving import ProvingReader, VerifyError
 from common.runlog.reduced import WrongMean
 from common.runlog.retention import is_named
+from common.runlog.spent import Planned, planned
 from common.runlog.state import RunState
 from common.runlog.told import Told
 from common.store.place import BucketPlace
@@ -47,6 +49,11 @@ class Work:
     merges: int = 0
     heard: Heard = field(default_factory=Heard)
     wrong_means: list[tuple[Revision, WrongMean]] = field(default_factory=list)
+
+    @cached_property
+    def planned(self) -> Planned:
+        """What all plans name, once the log is read. Made once: any number of objects may ask."""
+        return planned(self.told.plans.values())
 
 
 @contextmanager

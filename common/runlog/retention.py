@@ -74,14 +74,12 @@ def gc_problem(state: RunState, data: Gc) -> str:
 
 def is_named(state: RunState, parts: KeyParts) -> bool:
     """Whether a ``gc`` entry has named the object at a key: then it may be gone. Of manifests ``spent.py`` tells."""
-    if not state.collections:
-        return False
-    last = state.collections[-1].gc
-    if parts.kind == "delta":
-        return parts.round_id is not None and parts.round_id < last.deltas_before
-    if parts.kind in UPDATE_KINDS:
-        return parts.round_id is not None and parts.round_id < last.updates_before
-    return parts.kind == "snapshot" and parts.revision is not None and 0 < parts.revision < last.floor
+    return bool(state.collections) and _names(state.collections[-1].gc, parts)
+
+
+def named_by(state: RunState, parts: KeyParts) -> Collection | None:
+    """The first entry that has named the object at a key; None when there is none."""
+    return next((entry for entry in state.collections if _names(entry.gc, parts)), None)
 
 
 def due(state: RunState) -> Due | None:
@@ -100,6 +98,14 @@ def delete_after_s(spec: RunSpec) -> float:
     """From an entry to the deletion of what it names: the longest life of an upload URL, and the spec's grace."""
     longest_s = min(spec.round.train_deadline_s + spec.round.submit_deadline_s, MAX_PRESIGN_S)
     return longest_s + spec.retention.grace_s
+
+
+def _names(gc: Gc, parts: KeyParts) -> bool:
+    if parts.kind == "delta":
+        return parts.round_id is not None and parts.round_id < gc.deltas_before
+    if parts.kind in UPDATE_KINDS:
+        return parts.round_id is not None and parts.round_id < gc.updates_before
+    return parts.kind == "snapshot" and parts.revision is not None and 0 < parts.revision < gc.floor
 
 
 def _gc(state: RunState, floor: Revision) -> Gc:

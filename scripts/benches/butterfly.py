@@ -30,6 +30,7 @@ from common.codec.params import delta_params
 from common.errors import BrigadeError, OperatorError
 from common.units import Revision
 from miner.means import READS_AT_A_TIME
+from validator.means import DRAW
 from validator.members import MAX_MEMBERS
 from validator.round.deadlines import DEAL_SHARE, REDUCE_SHARE, Deadlines
 from validator.simulator.run import run
@@ -130,7 +131,7 @@ def line(world: Measured, latency_ms: float, took_s: float) -> str:
     moved = list(world.moved())
     reads = [one.down[i] for one in rounds for i in range(count)]
     sends = [one.up[i] for one in rounds for i in range(count)]
-    late = [sum(n for why, n in one.alone.items() if why != "the draw") for one in rounds]
+    late = [sum(n for why, n in one.alone.items() if why != DRAW) for one in rounds]
     cells = (
         f"{count:>6} {world.spec.reduce.kind:<9} {latency_ms:>3.0f}",
         f"{pair(reads, 7)}",
@@ -139,7 +140,7 @@ def line(world: Measured, latency_ms: float, took_s: float) -> str:
         f"{pair([up for _, up in moved], 8)}",
         f"{middle(rounds, 'gates_bytes') / MB:>13.1f} {middle(rounds, 'merge_bytes') / MB:>9.1f}",
         f"{middle(rounds, 'by_miners'):>9.0f} {median(late):>4.0f} "
-        f"{median(one.alone.get('the draw', 0) for one in rounds):>5.0f}",
+        f"{median(one.alone.get(DRAW, 0) for one in rounds):>5.0f}",
         f"{middle(rounds, 'dealt_after_s'):>7.0f} {middle(rounds, 'waited_s'):>7.0f}",
         f"{took_s:>5.0f}",
     )

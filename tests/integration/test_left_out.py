@@ -5,6 +5,9 @@ from __future__ import annotations
 import urllib.request
 from pathlib import Path
 
+import pytest
+
+from common.cli import run as brigade
 from common.convictions import decode_conviction
 from common.wire import MAX_REPLY_BYTES, ReportIndex, parse
 from tests.integration.support import SLOWED, begun, spec_for
@@ -16,7 +19,7 @@ LEADER, FOLLOWER, VICTIM = "validator", "validator-2", "miner-1"
 
 
 def test_a_leader_that_leaves_a_receipted_submission_out_is_convicted_by_a_follower_without_keys(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with running(tmp_path / "run", spec_for(2, steps=10), miners=2, validators=2) as rig:
         victims = rig.folder / "left-out"
@@ -42,11 +45,14 @@ def test_a_leader_that_leaves_a_receipted_submission_out_is_convicted_by_a_follo
         assert plan.of(VICTIM) == []
         assert plan.of("miner-2") != []
 
-        good = tmp_path / "conviction.json"
+        good, bad = tmp_path / "conviction.json", tmp_path / "changed.json"
         good.write_bytes(body)
-        proved = rig.verify("--conviction", str(good))
-        assert proved.returncode == 0, proved.stdout + proved.stderr
-        assert "left out" in proved.stdout
+        bad.write_bytes(body.replace(leader.encode(), rig.wallets.validators[1].hotkey_ss58.encode()))
+        verify = ["run", "verify", "--dir", str(rig.folder), "--run", rig.spec.run]
+        assert brigade([*verify, "--conviction", str(good)]) == 0
+        assert "left out" in capsys.readouterr().out
+        assert brigade([*verify, "--conviction", str(bad)]) != 0
+        assert "left out" not in capsys.readouterr().out
 
 
 def convictions(rig: Rig) -> list[str]:

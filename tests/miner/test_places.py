@@ -22,7 +22,7 @@ def place(endpoint: str = "https://s3.example") -> StoragePlace:
 @pytest.mark.parametrize(
     ("ip", "private"),
     [("127.0.0.2", True), ("10.1.2.3", True), ("169.254.169.254", True), ("::1", True), ("8.8.8.8", False),
-     ("2606:4700::1111", False)],
+     ("2606:4700::1111", False), ("64:ff9b::10.1.2.3", True), ("::ffff:10.1.2.3", True), ("64:ff9b::8.8.8.8", False)],
 )  # fmt: skip
 def test_private_addresses_need_permission(ip: str, private: bool) -> None:
     assert endpoint_url(Endpoint(ip, 8091), allow_private=True).endswith(":8091")

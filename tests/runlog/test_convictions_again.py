@@ -1,18 +1,22 @@
-"""What `brigade run verify` does about any number of convictions: one replay, one merge of a revision, and a bound."""
+"""What `brigade run verify` does about any number of convictions: one replay, one merge of a revision, and bounds."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+
+import pytest
 
 from common import keys
-from common.convictions import Conviction, MergedWrongly, sign_conviction
-from common.runlog.heard import MOST_OF_A_SIGNER
+from common.convictions import Conviction, MergedWrongly, ReducedWrongly, sign_conviction
+from common.runlog.heard import MOST_OF_A_SIGNER, MOST_OF_A_SLOT, Heard
+from common.runlog.reduced import WrongMean
 from common.runlog.remerge import Difference
 from common.runlog.verify import verify_run
 from common.spec import SCHEMA
 from common.store.memory import MemoryStore
 from common.store.reader import StoreReader
-from common.units import Revision, RoundId, Sha256, ShardId, sha256_hex
+from common.units import Hotkey, Revision, RoundId, Sha256, ShardId, sha256_hex
 from tests.runlog.support import ALICE, BOB
 from tests.runlog.world import World, copy_store, eventful_world
 from validator.audits.told import told_again
@@ -49,15 +53,17 @@ def lay_down(store: MemoryStore, conviction: Conviction) -> None:
 def test_any_number_of_lies_costs_one_replay_and_few_merges_and_the_rest_is_counted() -> None:
     world = eventful_world()
     store, more = copy_store(world.store), 5
-    lies = [accuse(world, 1 + number % 2, f"lie {number}") for number in range(MOST_OF_A_SIGNER + more)]
+    two = [accuse(world, 1 + number % 2, f"lie {number}") for number in range(2 * MOST_OF_A_SLOT)]
+    slots = range(10_000, 10_000 + MOST_OF_A_SIGNER + more - len(two))
+    lies = [*two, *(replace(two[1], seq=seq) for seq in slots)]
     for lie in lies:
         lay_down(store, lie)
     report = verify_run(store, "tiny")
     assert len(report.convictions) == MOST_OF_A_SIGNER
     assert dict(report.unheard) == {ALICE.hotkey: more}
     # The newest are those that stay.
-    gone = len([lie for lie in lies if lie.seq == lies[0].seq]) - more
-    assert Counter(one.seq for one in report.convictions)[lies[0].seq] == gone
+    assert Counter(one.seq for one in report.convictions)[two[0].seq] == MOST_OF_A_SLOT - more
+    assert {*slots} <= {one.seq for one in report.convictions}
 
     reads: Counter[str] = Counter()
     store.before = lambda operation, key: reads.update([key])
@@ -68,6 +74,38 @@ def test_any_number_of_lies_costs_one_replay_and_few_merges_and_the_rest_is_coun
     assert lines[-1] == f"not looked at: {more} older convictions said by validator {ALICE.hotkey}"
     # A slot is read by the replay, again if it is void, and by the merge whose plan it is: never once for each lie.
     assert max(reads.values()) < 8
+
+
+def said(signer: Hotkey, accused: str, seq: int, number: int = 0) -> Conviction:
+    mean = WrongMean(Hotkey(accused), ShardId(0), number, SHA, SHA, SHA)
+    fault = ReducedWrongly(mean, None, 0.0)
+    return Conviction(SCHEMA, "tiny", signer, BOB.hotkey, RoundId(0), seq, SHA, "a lie", reduced_wrongly=fault)
+
+
+def test_many_words_of_one_signer_about_a_slot_hide_no_other_accused_and_no_other_slot() -> None:
+    heard = Heard()
+    heard.add(said(ALICE.hotkey, "first", 7))
+    for number in range(1000):
+        heard.add(said(ALICE.hotkey, "liar", 7, number))
+    heard.add(said(ALICE.hotkey, "last", 7))
+    heard.add(said(ALICE.hotkey, "liar", 9))
+    of_slot = Counter(one.accused for one in heard.kept if one.seq == 7)
+    assert of_slot == {"first": 1, "liar": MOST_OF_A_SLOT - 2, "last": 1}
+    assert [one.accused for one in heard.kept if one.seq == 9] == ["liar"]
+    assert heard.unheard == {ALICE.hotkey: 1002 - MOST_OF_A_SLOT}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_signers_that_flood_a_slot_together_hide_nobody_who_says_little_of_it(late: bool) -> None:
+    flood = [said(Hotkey(f"flooder {one}"), "liar", 7, number) for one in range(40) for number in range(20)]
+    alone = [said(ALICE.hotkey, "liar", 7)]
+    heard = Heard()
+    for one in [*flood, *alone] if late else [*alone, *flood]:
+        heard.add(one)
+    kept = Counter(one.signer for one in heard.kept)
+    assert kept[ALICE.hotkey] == 1
+    assert set(kept.values()) == {1}, "more signers than a slot may have: one of each"
+    assert sum(heard.unheard.values()) == len(flood) + 1 - len(heard.kept)
 
 
 def test_nothing_is_read_where_nobody_is_accused() -> None:

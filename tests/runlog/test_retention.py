@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from common.runlog.reader import LogReader
 from common.runlog.remerge import rebuild
 from common.runlog.replay import apply
 from common.runlog.retention import due, held_back, is_named, next_gc
-from common.runlog.spent import is_spent
+from common.runlog.spent import Planned, is_spent, planned
 from common.runlog.state import RunState
 from common.runlog.verify import verify_run
 from common.spec import RetentionSpec
@@ -217,6 +218,26 @@ def test_a_run_is_proved_from_the_floor_on_when_the_rest_is_gone() -> None:
     assert report.deleted == len(gone)
     assert report.state.head_node == whole.state.head_node
     assert f"merges begin at revision 6, the oldest kept: {len(gone)} objects before it" in " ".join(said)
+
+
+def test_what_goes_while_a_run_is_verified_is_right_and_the_plans_are_gone_through_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, gone, made = grown(8), [], []
+    collect(world)
+
+    def say(line: str) -> None:
+        if line.startswith("plans: "):
+            gone.extend(delete(world))
+
+    def counted(plans: Iterable[RoundFrozen]) -> Planned:
+        made.append(plans)
+        return planned(plans)
+
+    monkeypatch.setattr("common.runlog.proof.planned", counted)
+    verify_run(world.store, world.spec.run, say=say)
+    assert len(gone) > 5
+    assert len(made) == 1
 
 
 def test_the_first_snapshot_stays_and_is_proved() -> None:

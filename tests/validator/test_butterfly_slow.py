@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from common.blocking import in_thread
 from common.data.dataset import Dataset
-from common.errors import Rejected
+from common.errors import Rejected, Retryable
 from common.runlog.commands import abort_command, put_command
 from tests.support.specs import OWNER
 from tests.validator.butterflies import (
@@ -122,6 +123,54 @@ def test_no_duties_are_asked_for_once_the_deadline_has_come(dataset: Dataset, al
         await until_committed(world, validator, owners(world, late=EVERYBODY))
 
     asyncio.run(go())
+    check_round(world, alone, set())
+
+
+async def storage_away(world: World, validator: Validator, seconds: float) -> None:
+    """The miners are heard all the while."""
+
+    def away(operation: str, key: str) -> None:
+        raise Retryable("no connection to the storage")
+
+    world.store.before = away
+    until_s = world.clock.monotonic_s() + seconds
+    while world.clock.monotonic_s() < until_s:
+        world.clock.advance(5.0)
+        await validator.driver.step()
+        assert "holding" in validator.board.waiting_for
+        for miner in world.miners:
+            miner.beat(validator)
+    world.store.before = None
+
+
+async def asleep(world: World, validator: Validator, seconds: float) -> None:
+    world.clock.advance(seconds)
+
+
+@pytest.mark.parametrize("held", [storage_away, asleep])
+def test_time_that_is_held_is_not_the_owners(
+    dataset: Dataset, alone: tuple[object, ...], held: Callable[[World, Validator, float], Awaitable[None]]
+) -> None:
+    """While the storage is away, or the leader asleep, nobody can hand in: the deadline moves with the round's."""
+    world = World(dataset, reduce=UNDRAWN)
+
+    async def go() -> None:
+        await world.begin(MINERS)
+        validator = world.validator(until=1)
+        asked = await until_dealt(world, validator)
+        before_s = world.clock.monotonic_s() + max(view.seconds_left for view in asked.values())
+        await held(world, validator, 3 * max(view.seconds_left for view in asked.values()))
+        await validator.driver.step()
+        assert world.clock.monotonic_s() > before_s
+        again = {number: miner.beat(validator).reduce for number, miner in enumerate(world.miners)}
+        assert {number for number, view in again.items() if view is not None} == asked.keys()
+        left_s = max(view.seconds_left for view in again.values() if view is not None)
+        assert 0 < left_s <= max(view.seconds_left for view in asked.values())
+        await until_committed(world, validator, owners(world))
+
+    with reductions_told() as told:
+        asyncio.run(go())
+    assert told[0].startswith("round 0: 3 of 3 partitions reduced by miners; late: nobody")
     check_round(world, alone, set())
 
 

@@ -167,9 +167,11 @@ class Kill:
             self.wait.wait(60.0)
             raise Killed(f"before {operation} of {key}")
 
-    def bury(self) -> None:
-        """It has done its work; others live on."""
-        assert self._struck
+    async def bury(self, dead: Validator) -> None:
+        """It died of nothing else; others live on."""
+        await dead.driver.collector.idle()
+        with pytest.raises(Killed):
+            await dead.driver.collector.at_boundary()
         self._world.store.before = None
 
 
@@ -190,8 +192,7 @@ def test_leaders_killed_at_every_point_of_the_deletes_leave_the_rest_to_the_next
         sender.train(WORK)
         made = await sender.deliver(leader)
         kill.wait.set()
-        await leader.driver.collector.idle()
-        kill.bury()
+        await kill.bury(leader)
         assert gone(world, before) == set()
 
         # In the middle of a batch.
@@ -201,7 +202,7 @@ def test_leaders_killed_at_every_point_of_the_deletes_leave_the_rest_to_the_next
         assert (mine.delta.sha256, mine.decision) == (made.manifest.delta.sha256, "accepted"), "it was pending"
         kill = Kill(world, lambda deletes, *_: deletes == 2)
         await collect(leader)
-        kill.bury()
+        await kill.bury(leader)
         assert len(gone(world, before)) == 1
         nothing_else_is_missing(world)
 
@@ -209,7 +210,7 @@ def test_leaders_killed_at_every_point_of_the_deletes_leave_the_rest_to_the_next
         leader = await led(world)
         kill = Kill(world, lambda deletes, operation, key: deletes == 2 and operation == "get" and "/log/" in key)
         await collect(leader)
-        kill.bury()
+        await kill.bury(leader)
         assert len(gone(world, before)) == 3
 
         other = await taken_over(world)

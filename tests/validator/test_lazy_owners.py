@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+import pytest
 from loguru import logger
 
 from common.data.dataset import Dataset
+from common.errors import Retryable
 from common.timeouts import LEASE_S
 from common.units import Hotkey
 from tests.support.specs import VALIDATOR
@@ -85,6 +87,38 @@ def test_an_owner_that_leaves_in_mid_reduction_is_dealt_again_when_it_is_back(da
         validator = world.validator()
         await until_dealt(world, validator)
         await until_committed(world, validator, acting(world, (), gone={LAZY}))
+        assert duties_told(validator, world) == ""
+        assert LAZY in await until_dealt(world, validator)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("trouble", ["storage away", "process stopped"])
+def test_nobody_is_judged_when_the_storage_was_away_or_the_leader_slept_meanwhile(
+    dataset: Dataset, trouble: str
+) -> None:
+    """The others were done before it; who was not can have been kept from it by just that."""
+    world = World(dataset, reduce=UNDRAWN)
+
+    def away(operation: str, key: str) -> None:
+        raise Retryable("no connection to the storage")
+
+    async def go() -> None:
+        await world.begin(MINERS)
+        validator = world.validator()
+        await until_dealt(world, validator)
+        reducing = owners(world, late={LAZY})
+        await reducing(validator)
+        world.store.before = away if trouble == "storage away" else None
+        for _ in range(8):
+            world.clock.advance(4.0 if trouble == "storage away" else 0.25)
+            await validator.driver.step()
+            for miner in world.miners:
+                miner.beat(validator)
+        world.store.before = None
+        if trouble == "process stopped":
+            world.clock.advance(40.0)
+        await until_committed(world, validator, acting(world, {LAZY}))
         assert duties_told(validator, world) == ""
         assert LAZY in await until_dealt(world, validator)
 

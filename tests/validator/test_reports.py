@@ -40,7 +40,9 @@ def test_reports_come_by_round_and_of_two_the_one_whose_key_sorts_first() -> Non
 
 
 @pytest.mark.parametrize(
-    "bar", [NO_BAR, Bar(20, "wrong_mean"), Bar(9, "late", 16, 8), Bar(0, "", 0, 8)], ids=["none", "lie", "late", "left"]
+    "bar",
+    [NO_BAR, Bar(20, "wrong_mean"), Bar(9, "late", 16, 8), Bar(0, "", 0, 8), Bar(9, "", 8)],
+    ids=["none", "lie", "late", "left", "unknown"],
 )
 def test_a_report_keeps_who_gets_no_duties_and_why(bar: Bar) -> None:
     work = Work(OWNER.hotkey, Uid(3), 1, "absent")

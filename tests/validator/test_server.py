@@ -102,6 +102,35 @@ def test_with_the_house_full_of_silence_the_oldest_stranger_makes_room() -> None
     asyncio.run(go())
 
 
+def test_requests_whose_bodies_never_come_make_room_too() -> None:
+    """Else a dozen addresses that send heads alone would shut everybody out, and need no seat for it."""
+
+    async def go() -> None:
+        app, reading = small_app(), asyncio.Semaphore(0)
+
+        @app.post("/v1/submissions")
+        async def submit(request: Request) -> dict[str, str]:
+            reading.release()
+            with contextlib.suppress(Rejected):
+                await read_body(request)
+            return {}
+
+        async with serving(server=Server(app, Door(most=4), NEVER_S)) as address:
+            known = await Peer.at(address)
+            assert (await known.ask())[0] == 200
+            half = [await Peer.at(address, f"127.0.0.{n}") for n in (71, 72, 73)]
+            for peer in half:
+                peer.writer.write(b"POST /v1/submissions HTTP/1.1\r\nhost: v\r\ncontent-length: 10\r\n\r\nhalf")
+                await reading.acquire()
+            honest = await Peer.at(address)
+            assert (await honest.ask())[0] == 200
+            assert await half[0].ended()
+            assert (await half[1].ask(b"a body"))[0] == 200
+            assert (await known.ask())[0] == 200
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nx: "])
 def test_a_connection_without_a_whole_head_is_closed_at_its_deadline(sent: bytes) -> None:
     async def go() -> None:
@@ -161,6 +190,8 @@ def test_a_connection_that_is_being_answered_is_never_ended_for_a_newcomer() -> 
 def test_one_site_is_one_source() -> None:
     assert source_of("192.0.2.7") == source_of("::ffff:192.0.2.7") == "192.0.2.7"
     assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1") != source_of("2001:db8:0:1::1")
+    # Behind a translator all of IPv4 shares one /64: each address is a source of its own there, too.
+    assert source_of("64:ff9b::192.0.2.7") == "192.0.2.7" != source_of("64:ff9b::192.0.2.8")
     assert source_of("") == ""
 
 

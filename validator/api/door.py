@@ -1,9 +1,10 @@
 """Who may hold a connection: so many in all, so many from one source, and none that keeps us waiting.
 
-A connection is *waiting* while no request of its peer is being answered. When there is no room for a newcomer, a
-waiting connection ends: one that never asked for anything before one that did, of the source with most connections,
-the one heard from longest ago. So whoever only holds connections loses them, and a peer that speaks is let in. A
-newcomer is turned away only where every connection that could make room is being answered.
+A connection is *waiting* while no whole request of its peer is being answered: who owes the rest of a body, waits.
+When there is no room for a newcomer, a waiting connection ends: one that never asked for anything before one that did,
+of the source with most connections, the one heard from longest ago. So whoever only holds connections loses them, and
+a peer that speaks is let in. A newcomer is turned away only where every connection that could make room is being
+answered.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from common.merge.networks import address_of
+
 MAX_CONNECTIONS = 768  # three for each of 256 seats, and below the customary 1,024 file descriptors
 MAX_PER_SOURCE = 64  # a farm of miners may share one address, and each holds at most four
 IPV6_SITE_BITS = 64  # what one customer is given at least
@@ -24,14 +27,11 @@ IPV6_SITE_BITS = 64  # what one customer is given at least
 
 def source_of(host: str) -> str:
     """Whom an address belongs to: itself, or its /64 where one peer has as many addresses as it likes."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = address_of(host)
+    if address is None:
         return host
     if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
+        return str(address)
     return str(ipaddress.IPv6Network((int(address), IPV6_SITE_BITS), strict=False))
 
 
@@ -122,7 +122,7 @@ class GuardedProtocol(H11Protocol):
         """The first byte of a head starts its deadline, the last one ends it. uvicorn stops its own timer here."""
         super().data_received(data)
         self._look()
-        if not self._held.busy:
+        if not self._under_way():
             self._arm()
 
     def on_response_complete(self) -> None:
@@ -141,10 +141,14 @@ class GuardedProtocol(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        busy = self.cycle is not None and not self.cycle.response_complete
-        self.door.heard(self._held, busy)
-        if busy and not self.flow.write_paused:
+        under_way = self._under_way()
+        self.door.heard(self._held, under_way and not self.cycle.more_body)
+        if under_way and not self.flow.write_paused:
             self._disarm()
+
+    def _under_way(self) -> bool:
+        """Whether a head was read whose answer is not complete; the body may be on its way, and has its own time."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _arm(self) -> None:
         if self._deadline is None and not self.transport.is_closing():

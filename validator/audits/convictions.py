@@ -2,7 +2,8 @@
 
 Invariants: the same fault is written once; what was found is told and acted on at once, also while the place for it is
 away, and is put until it lies there; how much is kept of one slot and one accused is bounded, for each kind of fault by
-itself: nobody hides a wrong merge behind many smaller faults, or another's.
+itself: nobody hides a wrong merge behind many smaller faults, or another's. Of a slot that many are accused in, as the
+owners of a plan may be, a bounded number is kept, and the first of each of them in any case.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from validator.outages import only_facts
 from validator.reports_place import ReportStore
 
 MOST_OF_A_SLOT = 8
-"""Faults of one kind in one slot that are kept: more of them prove no more."""
+"""Faults of one kind of one accused in one slot that are kept: more of them prove no more."""
+MOST_IN_A_SLOT = 64
+"""Faults of one kind in one slot from which on only the first of each accused is kept."""
 MOST_OF_ONE = 128
 """Faults of one kind of one leader or miner that are kept."""
 MOST_ADOPTED = 2048
@@ -125,8 +128,11 @@ class Convictions:
 
     def _has_many(self, conviction: Conviction) -> bool:
         kind, seq, _ = _place(conviction)
-        alike = [known for known in self._kept.values() if (known.kind, known.accused) == (kind, conviction.accused)]
-        return len(alike) >= MOST_OF_ONE or sum(known.seq == seq for known in alike) >= MOST_OF_A_SLOT
+        of_kind = [known for known in self._kept.values() if known.kind == kind]
+        alike = [known for known in of_kind if known.accused == conviction.accused]
+        here = sum(known.seq == seq for known in alike)
+        crowded = sum(known.seq == seq for known in of_kind) >= MOST_IN_A_SLOT
+        return len(alike) >= MOST_OF_ONE or here >= (1 if crowded else MOST_OF_A_SLOT)
 
     def _put(self, key: str, body: bytes) -> None:
         with only_facts():

@@ -1,8 +1,10 @@
 """Convictions checked again by anybody, from the bucket and their own bytes: nobody's word is taken.
 
 The log is replayed from its genesis, once for all of them, so that each accused slot is proved by the chain of hashes,
-and the accused led its term by the log's rules. Then each kind is judged anew by the code that found it. Invariant: a
-revision is merged again once, however many convictions name it. Blocking.
+and the accused led its term by the log's rules. Then each kind is judged anew by the code that found it. Invariant: the
+same fault is looked at once, and a revision merged again once, however many convictions name it. Blocking.
+
+One whose evidence a ``gc`` entry has named, and that is gone, is neither proved nor false (``evidence.py``).
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from common.runlog.reader import LogReader
 from common.runlog.reduced import why_not_wrong
 from common.runlog.remerge import Compared, compare, read_delta, rebuild
 from common.runlog.replay import Step
-from common.runlog.state import RunState
+from common.runlog.state import Collection, RunState
 from common.store.port import ObjectReader
 from common.units import Revision, ShardId
+from validator.audits.evidence import EvidenceReader, deleted_by
 from validator.audits.rejections import look_again
 
 
@@ -32,28 +35,29 @@ class Rechecked:
 
     proved: bool
     why: str
+    deleted_by: Collection | None = None
+    """The ``gc`` entry by which retention has deleted the evidence: then it says nothing of anybody."""
 
 
 @dataclass
 class _Slot:
     """An accused entry that counts, and the state after it."""
 
-    reader: ObjectReader
+    reader: EvidenceReader
     state: RunState
     entry: Entry
-    merged: dict[Revision, list[Compared]] = field(default_factory=dict)
+    judged: dict[object, tuple[Rechecked, list[str]]] = field(default_factory=dict)
+    """By what is accused: many convictions may say the same."""
 
     def compared(self, revision: Revision) -> list[Compared]:
         """Of each shard what merging the revision again gives; none when the slot does not commit it."""
         node = self.state.revisions.get(revision)
         if node is None or node.seq != self.entry.seq or node.parent is None:
             return []
-        if revision not in self.merged:
-            reader, state, parent = self.reader, self.state, node.parent
-            shards = (ShardId(shard) for shard in range(state.spec.num_shards))
-            bases = (rebuild(reader, state, parent, shard)[0] for shard in shards)
-            self.merged[revision] = [compare(reader, state, node, base) for base in bases]
-        return self.merged[revision]
+        reader, state, parent = self.reader, self.state, node.parent
+        shards = (ShardId(shard) for shard in range(state.spec.num_shards))
+        bases = (rebuild(reader, state, parent, shard)[0] for shard in shards)
+        return [compare(reader, state, node, base) for base in bases]
 
 
 def recheck(reader: ObjectReader, log: LogReader, conviction: Conviction) -> Rechecked:
@@ -70,31 +74,69 @@ def recheck_all(reader: ObjectReader, log: LogReader, convictions: Sequence[Conv
     for index, conviction in enumerate(convictions):
         waiting[conviction.seq].append(index)
     found: dict[int, Rechecked] = {}
+    gone: dict[int, list[str]] = {}
+    """Of those that can't be checked for nothing but missing objects: which. Entries of slots to come may name them."""
     steps: Iterator[Step] = log.steps() if waiting else iter(())
     for step in steps:
         seq = step.state.next_seq - 1
         accusers = waiting.pop(seq, [])
         if accusers and step.void is None and step.entry is not None:
-            slot = _Slot(reader, step.state, step.entry)
-            found |= {index: _recheck(slot, convictions[index]) for index in accusers}
-        if not waiting:
+            slot = _Slot(EvidenceReader(reader), step.state, step.entry)
+            for index in accusers:
+                found[index], missing = _recheck(slot, convictions[index])
+                if missing:
+                    gone[index] = missing
+        if not waiting and not gone:
             break
+    for index, missing in gone.items():
+        entry = deleted_by(step.state, missing)
+        if entry is not None:
+            found[index] = _deleted(entry, missing)
     return [found.get(index) or _not_the_entry(one) for index, one in enumerate(convictions)]
+
+
+def _deleted(entry: Collection, missing: list[str]) -> Rechecked:
+    told = (
+        f"what it rests on was deleted by retention: slot {entry.seq}, a gc entry that keeps what revisions from "
+        f"{entry.gc.floor} on need, names {missing[0]}"
+    )
+    more = f" and {len(missing) - 1} more objects" if len(missing) > 1 else ""
+    return Rechecked(False, told + more, entry)
 
 
 def _not_the_entry(conviction: Conviction) -> Rechecked:
     return Rechecked(False, f"slot {conviction.seq} of the log is not the entry that it accuses")
 
 
-def _recheck(slot: _Slot, conviction: Conviction) -> Rechecked:
+def _recheck(slot: _Slot, conviction: Conviction) -> tuple[Rechecked, list[str]]:
+    """Also the objects for whose absence alone it could not be judged."""
     if slot.entry.slot_sha256 != conviction.slot_sha256:
-        return _not_the_entry(conviction)
+        return _not_the_entry(conviction), []
     if slot.entry.signer != conviction.leader:
-        return Rechecked(False, f"slot {conviction.seq} is {slot.entry.signer}'s, not {conviction.leader}'s")
+        return Rechecked(False, f"slot {conviction.seq} is {slot.entry.signer}'s, not {conviction.leader}'s"), []
+    what = _what(conviction)
+    if what not in slot.judged:
+        slot.judged[what] = _judge_once(slot, conviction)
+    return slot.judged[what]
+
+
+def _what(conviction: Conviction) -> object:
+    """What it accuses of, whoever says so and in whichever words."""
+    if conviction.merged_wrongly is not None:
+        return conviction.merged_wrongly.revision
+    if conviction.reduced_wrongly is not None:
+        return conviction.reduced_wrongly.mean
+    return conviction.rejected_falsely or conviction.left_out
+
+
+def _judge_once(slot: _Slot, conviction: Conviction) -> tuple[Rechecked, list[str]]:
+    slot.reader.failed.clear()
     try:
-        return _judge(slot, conviction)
+        return _judge(slot, conviction), []
     except Rejected as refusal:
-        return Rechecked(False, f"it can't be checked from what the bucket holds: {refusal}")
+        failed = slot.reader.failed
+        missing = list(failed) if all(failed.values()) else []
+        return Rechecked(False, f"it can't be checked from what the bucket holds: {refusal}"), missing
 
 
 def _judge(slot: _Slot, conviction: Conviction) -> Rechecked:
@@ -116,6 +158,8 @@ def _rejected(slot: _Slot, fault: RejectedFalsely) -> Rechecked:
     for member in members:
         if (member.shard, member.hotkey, member.round, member.delta.sha256, member.code[:MAX_CODE]) == place:
             again = look_again(slot.reader, slot.state.spec, member)
+            if again.finding == "undecided" and slot.reader.failed:
+                raise Rejected("object_missing", again.why)
             return Rechecked(again.finding == "false", again.why)
     return Rechecked(False, f"slot {entry.seq} does not reject such a delta")
 

@@ -1,4 +1,5 @@
-"""What ``brigade run verify`` says of convictions: proved again, or a lie of the validator that signed it."""
+"""What ``brigade run verify`` says of convictions: proved again, a lie of the validator that signed it, or neither any
+more, since retention has deleted the evidence."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.convictions import MAX_CONVICTION_BYTES, Conviction, decode_conviction
-from common.errors import OperatorError, Rejected
+from common.errors import OperatorError, Rejected, SetupError
 from common.runlog.proving import VerifyError
 from common.units import Hotkey, printable
 from validator.audits.recheck import Rechecked, recheck, recheck_all
 from validator.run_place import Place
+
+
+class EvidenceDeleted(SetupError):
+    """A conviction can't be proved any more, and isn't proved false."""
 
 
 def told_again(place: Place, convictions: Sequence[Conviction], unheard: Mapping[Hotkey, int]) -> list[str]:
@@ -24,7 +29,7 @@ def told_again(place: Place, convictions: Sequence[Conviction], unheard: Mapping
 
 def proved_from_file(place: Place, path: Path) -> str:
     """The line of one in a file, such as a validator without write access serves. ``VerifyError`` unless it is proved,
-    OperatorError for a file that holds none."""
+    ``EvidenceDeleted`` when retention has deleted what it rests on, OperatorError for a file that holds none."""
     try:
         with path.open("rb") as file:
             conviction = decode_conviction(file.read(MAX_CONVICTION_BYTES + 1), place.run)
@@ -33,6 +38,8 @@ def proved_from_file(place: Place, path: Path) -> str:
     except Rejected as refusal:
         raise OperatorError(f"--conviction {path} is no conviction of run {place.run}: {refusal}") from refusal
     found = recheck(place.reader, place.log(), conviction)
+    if found.deleted_by is not None:
+        raise EvidenceDeleted(f"{path}: {_line(conviction, found)}")
     if not found.proved:
         raise VerifyError(str(path), _line(conviction, found))
     return _line(conviction, found)
@@ -43,5 +50,7 @@ def _line(conviction: Conviction, found: Rechecked) -> str:
     about = f"{conviction.kind.replace('_', ' ')}, round {conviction.round}, said by validator {conviction.signer}"
     if found.proved:
         return printable(f"convicted, proved again: {about}: {conviction.told}: {found.why}")
+    if found.deleted_by is not None:
+        return printable(f"unproved now, and nobody's fault: {about}: {found.why}")
     told = f"not proved, and its signer has to answer for it: {about}, of {conviction.accused}: {found.why}"
     return printable(told)

@@ -160,7 +160,7 @@ def barred(report: Report) -> dict[Hotkey, Bar]:
 
 
 def _bar(member: MemberReport, round_id: RoundId) -> Bar:
-    code = member.barred_for or (WRONG_MEAN if member.barred_until > 0 else None)
+    code = WRONG_MEAN if member.barred_for is None and member.barred_until > 0 else member.barred_for
     lateness, excuses = member.lateness or 0, member.excuses or 0
     return Bar(
         min(max(0, member.barred_until), round_id + 1 + LONGEST_ROUNDS),
@@ -241,7 +241,7 @@ def _member(score: Score, books: Books) -> MemberReport:
         proven_tokens_per_s=books.proven_tokens_per_s,
         lie=work.lie[:MAX_WHY],
         barred_until=books.bar.until,
-        barred_for=books.bar.code or None,
+        barred_for=books.bar.code if books.bar.until else None,
         lateness=books.bar.lateness or None,
         excuses=books.bar.excuses or None,
         evidence=score.evidence,

@@ -69,6 +69,7 @@ class LeadersReduction:
             self._reducing = Reducing(plan.round, plan_sha256, now_s, left_s)
             self._plan, self._after = plan, None
         reducing = self._reducing
+        reducing.follow(current, current.state.held_s)
         if not reducing.waits(now_s):
             return False
         world.post.hear_all(self._leader, all_news=False)
