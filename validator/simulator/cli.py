@@ -6,13 +6,15 @@ utilisation, survival, and what every lost token was lost to. The same seed give
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from common.errors import OperatorError
 from common.units import format_bytes, format_duration
+from validator.simulator.health.cli import DEFAULT_SEEDS, measured, parse_seeds
 from validator.simulator.plot import check_plot, draw
 from validator.simulator.run import Outcome, outcome, run
 from validator.simulator.scenario import explain_kinds, read_scenario
@@ -94,37 +96,56 @@ def simulate(
     partitions: Annotated[
         int, typer.Option(envvar="BRIGADE_PARTITIONS", help="Of the butterfly; 0: the preset's.")
     ] = _D.partitions,
+    health: Annotated[
+        bool,
+        typer.Option(
+            "--health",
+            envvar="BRIGADE_HEALTH",
+            help="Play rates alone, many seeds of each fault of a table or of --scenario, and tell how soon and how "
+            "rightly the health detectors find it, beside a fixed timeout and a z-score.",
+        ),
+    ] = False,
+    seeds: Annotated[
+        str | None, typer.Option(envvar="BRIGADE_SEEDS", help="Of --health: A-B, both included; 0-49 if left out.")
+    ] = None,
 ) -> None:
     """Run Brigade in virtual time: the real round core, membership, gates, merge and accounts on simulated machines."""
     if scenario is not None and str(scenario) == "help":
         print(explain_kinds())
         return
-    world = World(
-        Settings(
-            miners=miners,
-            groups=groups,
-            validators=validators,
-            rounds=rounds,
-            seed=seed,
-            faults=() if scenario is None else read_scenario(scenario),
-            trace=None if trace is None else read_trace(trace),
-            preset=preset,
-            dimension=dimension,
-            up_mbit=up_mbit,
-            down_mbit=down_mbit,
-            boot_s=boot_s,
-            notice_s=notice_s,
-            tokens_per_s=tokens_per_s,
-            steps=steps,
-            drip_s=drip_s,
-            density=density,
-            overlap=overlap,
-            storage_mbit=storage_mbit,
-            merge_s=merge_s,
-            reduce=reduce,
-            partitions=partitions,
-        )
+    faults = () if scenario is None else read_scenario(scenario)
+    if seeds is not None and not health:
+        raise OperatorError("--seeds is for --health; one simulation takes --seed")
+    settings = Settings(
+        miners=miners,
+        groups=groups,
+        validators=validators,
+        rounds=rounds,
+        seed=seed,
+        faults=() if health else faults,
+        trace=None if trace is None else read_trace(trace),
+        preset=preset,
+        dimension=dimension,
+        up_mbit=up_mbit,
+        down_mbit=down_mbit,
+        boot_s=boot_s,
+        notice_s=notice_s,
+        tokens_per_s=tokens_per_s,
+        steps=steps,
+        drip_s=drip_s,
+        density=density,
+        overlap=overlap,
+        storage_mbit=storage_mbit,
+        merge_s=merge_s,
+        reduce=reduce,
+        partitions=partitions,
     )
+    if health:
+        if plot is not None or replace(settings, trace=None) != _D:
+            raise OperatorError("--health plays rates alone: it takes --seeds, --scenario, --trace and --json only")
+        print(measured(faults, settings.trace, parse_seeds(seeds or DEFAULT_SEEDS), as_json))
+        return
+    world = World(settings)
     if plot is not None:
         check_plot(plot)
     run(world)

@@ -29,13 +29,19 @@ MAX_SCENARIO_BYTES = 1 << 20
 MAX_FAULTS = 10_000
 PHASES = ("open", "closing", "frozen", "reduced", "gap")
 FOREVER = math.inf
-_FORMS = {"miner": "miner:N", "group": "group:N", "share": "share:0.25", "validator": "validator:N"}
+_FORMS = {
+    "miner": "miner:N",
+    "group": "group:N",
+    "provider": "provider:N",
+    "share": "share:0.25",
+    "validator": "validator:N",
+}
 _EXAMPLE = f"""A scenario is a TOML file with one table for each fault:
 
     [[fault]]
     kind = "link_slow"
-    target = "miner:3"    # miner:N and group:N count from 0; share:0.25 of the miners; miners; validator:N or, if there
-                          # is only one, validator; leader: who leads then; storage; chain; lease
+    target = "miner:3"    # miner:N, group:N and provider:N count from 0; share:0.25 of the miners; miners; validator:N
+                          # or, if there is only one, validator; leader: who leads then; storage; chain; lease
     start = 120.0         # seconds, or {{ round = 2, phase = "closing" }}; phases: {", ".join(PHASES)}
     duration = 60.0       # seconds; left out: the kind's, or to the end
     size = 0.1            # left out: the kind's
@@ -102,14 +108,36 @@ KINDS: dict[str, Kind] = {
 }
 
 
+_FLEET = ("miner", "provider", "share", "miners")
+
+
+def _rate(what: str, targets: tuple[str, ...], size: float, sizes: str = "the share left", most: float = 1.0) -> Kind:
+    return Kind(what, targets, FOREVER, size, sizes, most)
+
+
+RATES: dict[str, Kind] = {
+    "slow_compute": _rate("it trains at a share of its speed", _FLEET, 0.7),
+    "slow_uplink": _rate("it uploads at a share of its rate", _FLEET, 0.5),
+    "slow_downlink": _rate("it downloads at a share of its rate", _FLEET, 0.5),
+    "decay": _rate("its uplink loses a share of what is left, every round", _FLEET, 0.03, "that share", 0.5),
+    "provider_link": _rate("the uplinks of a provider have a share of their rate", ("provider",), 0.5),
+    "gpu_set": _rate("the same, for its machines of one GPU model", ("provider",), 0.3),
+    "provider_down": Kind("a provider's machines are gone", ("provider",)),
+    "validator_link": _rate("its own link has a share of its rate", ("validator",), 0.3),
+    "storage_limit": _rate("the storage gives no transfer more than a share of the fastest link", _STORAGE, 0.3),
+    "diurnal": _rate("links swing over the day, each region by its own clock", ("miners",), 0.2, "the swing"),
+}
+"""Faults of rates, for ``--health`` only: there nothing but rates is played."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Whom a fault meets."""
 
     kind: str
-    """miner, group, share, miners, validator, leader, storage, chain or lease."""
+    """miner, group, provider, share, miners, validator, leader, storage, chain or lease."""
     number: float = 0.0
-    """Of the miner, group or validator, or the share."""
+    """Of the miner, group, provider or validator, or the share."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +188,9 @@ def parse_scenario(data: bytes) -> tuple[Fault, ...]:
 
 def explain_kinds() -> str:
     """How to write a scenario, and one line for each kind; for people."""
-    return "\n".join((_EXAMPLE, *(f"{name}: {_explain(kind)}" for name, kind in KINDS.items())))
+    lines = [f"{name}: {_explain(kind)}" for name, kind in KINDS.items()]
+    rates = [f"{name}: {_explain(kind)}" for name, kind in RATES.items()]
+    return "\n".join((_EXAMPLE, *lines, "", "With --health, and only there:", *rates))
 
 
 def _explain(kind: Kind) -> str:
@@ -177,9 +207,9 @@ def _fault(item: object, where: str) -> Fault:
         raise OperatorError(f"{where} must be a table")
     _no_others(item, {"kind", "target", "start", "duration", "size"}, where)
     name = item.get("kind")
-    if not isinstance(name, str) or name not in KINDS:
-        raise OperatorError(f"{where}: kind must be one of {', '.join(KINDS)}")
-    kind = KINDS[name]
+    if not isinstance(name, str) or name not in KINDS | RATES:
+        raise OperatorError(f"{where}: kind must be one of {', '.join(KINDS | RATES)}")
+    kind = (KINDS | RATES)[name]
     if "size" in item and not kind.sizes:
         raise OperatorError(f"{where}: size means nothing for {name}")
     duration_s, size = _number(item, "duration", kind.duration_s, where), _number(item, "size", kind.size, where)

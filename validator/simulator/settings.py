@@ -15,7 +15,7 @@ from common.spec import MAX_PARTITIONS, ReduceSpec, RunSpec
 from common.units import Hotkey, Revision, Sha256
 from miner.deadlines import MOST_NOTICE_S
 from validator.members import MAX_MEMBERS
-from validator.simulator.scenario import KINDS, Fault
+from validator.simulator.scenario import KINDS, RATES, Fault
 from validator.simulator.traces import Trace
 from validator.up.defaults import (
     AUDITED_SHARE,
@@ -141,6 +141,8 @@ class Settings:
 
     def _check_target(self, fault: Fault) -> None:
         """A fault that meets nobody would look like one that was survived."""
+        if fault.kind in RATES:
+            raise OperatorError(f"{fault.kind} is a fault of rates: play it with --health")
         if self.validators == 1 and (KINDS[fault.kind].standbys or fault.target.kind == "leader"):
             raise OperatorError(f"{fault.kind} on {fault.target.kind}: that needs --validators 2 or more")
         name, number = fault.target.kind, fault.target.number
