@@ -39,7 +39,7 @@ def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Coll
     rates: dict[Hotkey, float] = {}
     bars: dict[Hotkey, Bar] = {}
     for hotkey in asked:
-        newest = reports.find_reports(store, run.spec.run, hotkey).newest
+        newest = reports.find_reports(store, run.spec.run, hotkey, run.next_round).newest
         if newest is not None:
             rates = {**reports.proven(newest), **rates}
             bars = {**reports.barred(newest), **bars}
