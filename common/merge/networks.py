@@ -29,7 +29,7 @@ _Range = tuple[int, int]
 
 def network_of(host: str) -> str | None:
     """The /24 or /48 of a peer's address; None for what is none or tells nothing."""
-    address = _address(host)
+    address = address_of(host)
     if address is None or address.is_loopback or address.is_unspecified:
         return None
     bits = IPV4_BITS if address.version == 4 else IPV6_BITS
@@ -46,7 +46,7 @@ class AsnTable:
 
     def asn_of(self, host: str) -> int | None:
         """The ASN of an address, or None when the table does not tell."""
-        address = _address(host)
+        address = address_of(host)
         if address is None:
             return None
         at = bisect_right(self.starts, _place(address)) - 1
@@ -121,7 +121,8 @@ def _flattened(prefixes: dict[_Range, int]) -> AsnTable:
     return AsnTable(tuple(keys), tuple(starts[key] for key in keys))
 
 
-def _address(host: str) -> _Address | None:
+def address_of(host: str) -> _Address | None:
+    """A peer's address, of version 4 where that is what it stands for; None for a text that is none."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -18,6 +18,8 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from common.merge.networks import address_of
+
 MAX_CONNECTIONS = 768  # three for each of 256 seats, and below the customary 1,024 file descriptors
 MAX_PER_SOURCE = 64  # a farm of miners may share one address, and each holds at most four
 IPV6_SITE_BITS = 64  # what one customer is given at least
@@ -25,14 +27,11 @@ IPV6_SITE_BITS = 64  # what one customer is given at least
 
 def source_of(host: str) -> str:
     """Whom an address belongs to: itself, or its /64 where one peer has as many addresses as it likes."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = address_of(host)
+    if address is None:
         return host
     if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
+        return str(address)
     return str(ipaddress.IPv6Network((int(address), IPV6_SITE_BITS), strict=False))
 
 
