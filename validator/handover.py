@@ -39,8 +39,8 @@ def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Coll
     rates: dict[Hotkey, float] = {}
     bars: dict[Hotkey, Bar] = {}
     for hotkey in asked:
-        newest = reports.find_reports(store, run.spec.run, hotkey).newest
-        if newest is not None and newest.round < run.next_round:  # nobody has scored a round that is to come
+        newest = reports.find_reports(store, run.spec.run, hotkey, run.next_round).newest
+        if newest is not None:
             rates = {**reports.proven(newest), **rates}
             bars = {**reports.barred(newest), **bars}
     return Before(rates, bars)

@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,8 @@ from common.units import Hotkey, Revision, RoundId, Sha256
 from common.wire import MAX_REQUEST_BYTES, CompleteReply, ErrorReply, SubmissionReply, UploadTarget, parse
 from tests.support.specs import VALIDATOR
 from tests.validator.world import Miner, World
-from validator.api.limits import PER_ADDRESS
+from validator.api.limits import MOST_AT_ONCE, PER_ADDRESS
+from validator.api.security import Caller, Gatekeeper
 from validator.process import Validator
 from validator.submissions import Submissions
 
@@ -188,6 +191,22 @@ def test_open_routes_have_the_limit_of_the_address(dataset: Dataset) -> None:
             assert codes[0] == 200
             assert codes[-1] == 429
             desk.world.clock.advance(60.0)
+
+    with_desk(dataset, act)
+
+
+@pytest.mark.parametrize("host", [b"a/x?", b"b/y#", b"["])
+def test_what_waits_is_counted_by_its_route_whatever_else_its_sender_writes(dataset: Dataset, host: bytes) -> None:
+    async def act(desk: Desk) -> None:
+        keeper = Gatekeeper(VALIDATOR, desk.validator.board.membership, desk.world.clock)
+        caller = Caller(desk.world.seat(desk.miner.signer), b"")
+        scope = {"type": "http", "method": "POST", "path": "/v1/reductions", "headers": []}
+        odd = scope | {"headers": [(b"host", host)], "query_string": b"\xff"}
+        with ExitStack() as waiting:
+            for _ in range(MOST_AT_ONCE):
+                waiting.enter_context(keeper.answering(Request(odd), caller))
+            with pytest.raises(Rejected, match="/v1/reductions"):
+                waiting.enter_context(keeper.answering(Request(scope), caller))
 
     with_desk(dataset, act)
 

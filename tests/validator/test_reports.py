@@ -62,6 +62,20 @@ def test_a_foreign_report_bars_nobody_for_ever() -> None:
     assert barred(made) == {OWNER.hotkey: Bar(6 + LONGEST_ROUNDS, "late", MOST_LATENESS, 0)}
 
 
+def test_a_report_of_a_round_that_is_not_its_keys_or_has_not_been_is_not_gone_by() -> None:
+    """Else who led once bars all miners but its own for as long as it likes."""
+    store = MemoryStore()
+    write_report(store, report(2), VALIDATOR)
+    far = sign_report(report(10**9), VALIDATOR).encode()
+    store.put(keys.report_key("demo", ME, RoundId(3), Sha256("2" * 64)), far)
+    assert [one.round for one in read_reports(store, SPEC, ME)] == [2]
+    write_report(store, report(10**9), VALIDATOR)
+    write_report(store, report(4), VALIDATOR)
+    newest = find_reports(store, "demo", ME, before=RoundId(4)).newest
+    assert newest is not None
+    assert newest.round == 2
+
+
 def test_a_bar_in_a_report_of_before_there_were_reasons_is_for_a_wrong_mean() -> None:
     work = Work(OWNER.hotkey, Uid(3), 1, "absent")
     outcome = Outcome(RoundId(5), Revision(6), True, 3.0, 2.0)

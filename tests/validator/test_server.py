@@ -189,6 +189,7 @@ def test_a_connection_that_is_being_answered_is_never_ended_for_a_newcomer() -> 
 
 def test_one_site_is_one_source() -> None:
     assert source_of("192.0.2.7") == source_of("::ffff:192.0.2.7") == "192.0.2.7"
+    assert source_of("64:ff9b::c000:207") == "192.0.2.7", "else all of IPv4 is one source behind a translator"
     assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1") != source_of("2001:db8:0:1::1")
     # Behind a translator all of IPv4 shares one /64: each address is a source of its own there, too.
     assert source_of("64:ff9b::192.0.2.7") == "192.0.2.7" != source_of("64:ff9b::192.0.2.8")

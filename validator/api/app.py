@@ -33,7 +33,7 @@ from common.wire import (
     SubmissionRequest,
     parse,
 )
-from validator.api.security import Caller, Gatekeeper
+from validator.api.security import Caller, Gatekeeper, path_of
 
 MAX_REDUCTION_REQUEST_BYTES = MAX_REDUCTION_BYTES + 1024
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -148,7 +148,7 @@ def _add_handlers(app: FastAPI, gatekeeper: Gatekeeper) -> None:
 
     @app.exception_handler(SetupError)
     async def setup_error(request: Request, error: SetupError) -> Response:
-        logger.error("a request to {} failed: {}", request.url.path, error)
+        logger.error("a request to {} failed: {}", path_of(request), error)
         return gatekeeper.refuse(request, Retryable("the validator's storage is not available"))
 
     @app.exception_handler(HTTPException)
@@ -158,7 +158,7 @@ def _add_handlers(app: FastAPI, gatekeeper: Gatekeeper) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        logger.opt(exception=error).error("a request to {} failed", request.url.path)
+        logger.opt(exception=error).error("a request to {} failed", path_of(request))
         return gatekeeper.refuse(request, RemoteError("the validator met an error of its own; its log has it"))
 
 

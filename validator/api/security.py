@@ -135,7 +135,7 @@ class Gatekeeper:
     @contextmanager
     def answering(self, request: Request, caller: Caller) -> Iterator[None]:
         """While a request is being answered. Raises ``TooManyWaiting``."""
-        path = request.url.path
+        path = path_of(request)
         with self._turns.taken(caller.hotkey, path) as free:
             if not free:
                 raise TooManyWaiting(path)
@@ -193,6 +193,12 @@ def error_response(error: RemoteError) -> Response:
     reply = ErrorReply(code=code[:64], message=message[:1000], retry_after_s=retry_after_s)
     headers = {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}
     return Response(reply.model_dump_json().encode(), status, headers, media_type="application/json")
+
+
+def path_of(request: Request) -> str:
+    """The path by which a request was routed. ``request.url`` is made of its Host header too, which is the sender's."""
+    path: str = request.scope["path"]
+    return path
 
 
 def _target(request: Request) -> str:

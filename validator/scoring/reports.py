@@ -115,9 +115,13 @@ def read_reports(store: ReportStore, spec: RunSpec, validator: Hotkey) -> tuple[
     return tuple(report for report in found if report is not None)
 
 
-def find_reports(store: ReportStore, run: str, validator: Hotkey) -> Found:
-    """The latest report of this validator, and what its earliest tells of revision 0; reads no more than it needs."""
-    rounds = _keys_by_round(store, run, validator)
+def find_reports(store: ReportStore, run: str, validator: Hotkey, before: RoundId | None = None) -> Found:
+    """The latest report of this validator, and what its earliest tells of revision 0; reads no more than it needs.
+
+    ``before``: the log's next round. Whoever reports of it, or of a later one, reports what has not happened.
+    """
+    listed = _keys_by_round(store, run, validator)
+    rounds = {round_id: found for round_id, found in listed.items() if before is None or round_id < before}
     found = (_first_readable(store, run, rounds[round_id], validator) for round_id in sorted(rounds, reverse=True))
     newest = next((report for report in found if report is not None), None)
     if newest is None:
@@ -202,6 +206,10 @@ def _read(store: ReportStore, run: str, key: str, validator: Hotkey) -> Report |
         return None
     except Rejected as refusal:
         logger.warning("{} is not a report: {}; another one counts", key, refusal)
+        return None
+    parts = keys.parse_key(run, key)
+    if parts is None or report.round != parts.round_id:  # what is counted in rounds would reach as far as it likes
+        logger.warning("{} is a report of round {}; another one counts", key, report.round)
         return None
     return report if record.signer == validator else None
 
