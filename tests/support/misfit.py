@@ -8,8 +8,7 @@ It is the program itself, started from its own command line, in a process where
   still names the address that it knows, so that hosts in signed URLs and in requests are the right ones;
 - the wall clock is off (``--clock-s``);
 - one function of the miner is replaced: what it announces, what it puts or how often it asks follows the word in the
-  file of ``--orders`` (see ``LIES``), which may change at any time. An empty or missing file means honest work;
-- a leader's plans name nothing of the hotkeys in the file of ``--leave-out``, though it has given its receipts.
+  file of ``--orders`` (see ``LIES``), which may change at any time. An empty or missing file means honest work.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--orders", type=Path, help="file with the present lie")
     parser.add_argument("--bucket-url", default="", help="where a liar looks for the originals of its copies")
     parser.add_argument("--victims", type=Path, nargs="*", default=[], help="state folders of whom to copy")
-    parser.add_argument("--leave-out", type=Path, help="file with the hotkeys that a leader's plans leave out")
     own, rest = _split(arguments)
     options = parser.parse_args(own)
     divert(dict(options.via))
@@ -48,10 +46,6 @@ def main(arguments: Sequence[str]) -> None:
         from tests.support.liar import Liar
 
         Liar(options.orders, options.bucket_url, options.victims).take_over()
-    if options.leave_out is not None:
-        from tests.support.partial import leave_out
-
-        leave_out(options.leave_out)
     cli.main(rest)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from common import timeouts
 from common.blocking import leave
 from common.chain.port import ChainPort
 from common.data.dataset import Dataset
@@ -66,7 +69,11 @@ def test_a_driver_that_stops_in_the_middle_of_a_deal_leaves_no_task(dataset: Dat
     asyncio.run(go())
 
 
-def test_a_deal_that_comes_when_the_leader_has_merged_alone_gives_nobody_a_duty(dataset: Dataset) -> None:
+def test_a_deal_that_comes_when_the_leader_has_merged_alone_gives_nobody_a_duty(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "LEADER_LOOK_S", 1e-3)  # each look waits so long, in real time, for a deal that hangs
+
     async def go() -> None:
         world = World(dataset, reduce=UNDRAWN)
         await world.begin(4)
