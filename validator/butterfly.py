@@ -39,7 +39,7 @@ from validator.dealing import candidates, proofs_of
 from validator.lies import Lies
 from validator.means import Handed, Means
 from validator.outages import only_facts
-from validator.owners import deal_of, handed_in, unheard_senders
+from validator.owners import accepted_hotkeys, deal_of, handed_in, unheard_senders
 from validator.reducing import Asked, Reducing, may_reduce
 from validator.round.deadlines import REDUCE_SHARE, seconds_left
 from validator.rounds import Round
@@ -61,8 +61,6 @@ class Butterfly:
         self._asked_s = -math.inf
         self._trouble = ""
         self._attending = Attending(0.0)
-        self._dealt_in: tuple[Round | None, float] = None, 0.0
-        """The round that duties were dealt in, and its time held until then."""
         self._hands: dict[Hotkey, asyncio.Lock] = {}
         """Of each owner, so that it hands in one word at a time."""
 
@@ -126,8 +124,8 @@ class Butterfly:
         When the storage was away meanwhile, this process slept, or somebody else may have led, nobody is: owners could
         not be told, put or hand in then, and nothing here tells whom that kept from what.
         """
-        dealt_in, held_s = self._dealt_in
-        if dealt_in is not current or current.state.held_s > held_s:
+        reducing.follow(current, current.state.held_s)
+        if not reducing.undisturbed:
             logger.info("round {}: no owner is judged: time passed that does not count", reducing.round)
             return
         now_s, members = self._board.now_s(), self._board.members
@@ -268,8 +266,9 @@ class Butterfly:
         deal = deal_of(self._board.spec, self._board.counts(), seed, candidates(self._board, current, plan), proofs)
         if not self._wanted(reducing, current):
             return
+        reducing.follow(current, current.state.held_s)
         reducing.begin(deal, self._board.now_s())
-        self._attending, self._dealt_in = Attending(self._board.now_s()), (current, current.state.held_s)
+        self._attending = Attending(self._board.now_s())
         logger.info(
             "round {}: {} partitions go to {} miners, by block {}{}",
             plan.round,
@@ -285,8 +284,8 @@ class Butterfly:
 
     def _barred(self, plan: RoundFrozen) -> str:
         """Who of those accepted gets no duties, and why."""
-        accepted = {member.hotkey for member in plan.members if member.decision == "accepted"}
-        return "".join(f"; {told}" for told in self._board.members.bars.without_duties(plan.round, accepted))
+        accepted, bars = accepted_hotkeys(plan), self._board.members.bars
+        return "".join(f"; {told}" for told in bars.without_duties(plan.round, accepted))
 
 
 def view_of(reducing: Reducing, asked: Asked) -> ReduceView:

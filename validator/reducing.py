@@ -71,6 +71,8 @@ class Reducing:
         self.planned_s = planned_s
         self.deal: Deal | None = None
         self.closed = False
+        self.undisturbed = True
+        """Whether all time since the deal counts: storage and leader were there throughout."""
         self._left_s = left_s
         self._dealt_s: float | None = None
         self._held: tuple[object, float] = None, 0.0
@@ -88,6 +90,7 @@ class Reducing:
         call moves the deadline. A leader that holds the round anew begins a new count, and counts nothing twice."""
         known, before_s = self._held
         self._held = of, held_s
+        self.undisturbed = self.undisturbed and known is of and held_s <= before_s
         if known is not of:
             return
         self.planned_s += held_s - before_s
@@ -96,7 +99,7 @@ class Reducing:
 
     def begin(self, deal: Deal, now_s: float) -> None:
         """Duties are dealt."""
-        self.deal, self._dealt_s = deal, now_s
+        self.deal, self._dealt_s, self.undisturbed = deal, now_s, True
         for place, duty in deal.duties.items():
             for owner in duty.owners:
                 self._of.setdefault(owner, []).append(place)

@@ -51,13 +51,19 @@ async def until_dealing(world: World, validator: Validator, chain: HangingChain)
         world.clock.advance(0.25)
 
 
+async def dealing(dataset: Dataset) -> tuple[World, HangingChain, Validator]:
+    """A leader whose deal waits for a chain that does not answer."""
+    world = World(dataset, reduce=UNDRAWN)
+    await world.begin(4)
+    chain = HangingChain(world)
+    validator = world.validator(until=1, chain=chain.as_port())
+    await until_dealing(world, validator, chain)
+    return world, chain, validator
+
+
 def test_a_driver_that_stops_in_the_middle_of_a_deal_leaves_no_task(dataset: Dataset) -> None:
     async def go() -> None:
-        world = World(dataset, reduce=UNDRAWN)
-        await world.begin(4)
-        chain = HangingChain(world)
-        validator = world.validator(until=1, chain=chain.as_port())
-        await until_dealing(world, validator, chain)
+        _, _, validator = await dealing(dataset)
         running = asyncio.create_task(validator.driver.run(), name="driver")
         while "lease" not in under_way():
             await asyncio.sleep(0)
@@ -75,11 +81,7 @@ def test_a_deal_that_comes_when_the_leader_has_merged_alone_gives_nobody_a_duty(
     monkeypatch.setattr(timeouts, "LEADER_LOOK_S", 1e-3)  # each look waits so long, in real time, for a deal that hangs
 
     async def go() -> None:
-        world = World(dataset, reduce=UNDRAWN)
-        await world.begin(4)
-        chain = HangingChain(world)
-        validator = world.validator(until=1, chain=chain.as_port())
-        await until_dealing(world, validator, chain)
+        world, chain, validator = await dealing(dataset)
         await until_committed(world, validator, owners(world, late=EVERYBODY))
         assert "deal" in under_way(), "a chain call is not cut off"
         chain.answers.set()

@@ -60,7 +60,7 @@ def _action(cases: Iterable[Case]) -> Action:
     )
     return Action(
         rung=rungs[worst],
-        share=min(1.0, *(case.finding.left for case in rungs)) if len(rungs) > 1 else min(1.0, worst.finding.left),
+        share=min((1.0, *(case.finding.left for case in rungs))),
         strike=any(rungs[case] is Rung.QUARANTINE for case in rungs),
         reason="; ".join(str(case.finding) for case in rungs),
         way_back=back,

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 
 from common.errors import OperatorError
-from validator.health.evidence import Kind
 from validator.health.findings import Blame
+from validator.simulator.health.fleet import FELT
 from validator.simulator.health.table import BEGINS, TABLE, Figures, Row, measure
 from validator.simulator.scenario import RATES, Fault, Moment
 from validator.simulator.traces import Trace
@@ -26,17 +26,6 @@ def parse_seeds(text: str) -> range:
     if not 0 < len(found) <= MAX_SEEDS or found.start < 0:
         raise OperatorError(f"--seeds {text[:40]}: write A-B from 0 on, such as 0-499, at most {MAX_SEEDS} seeds")
     return found
-
-
-FELT = {
-    "slow_compute": Kind.COMPUTE,
-    "slow_uplink": Kind.UPLINK,
-    "slow_downlink": Kind.DOWNLINK,
-    "decay": Kind.UPLINK,
-    "provider_link": Kind.UPLINK,
-    "gpu_set": Kind.UPLINK,
-}
-"""In which kind a miner's fault shows."""
 
 
 def rows(faults: tuple[Fault, ...]) -> tuple[Row, ...]:

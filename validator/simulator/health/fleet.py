@@ -28,6 +28,15 @@ PROBES = 3
 """Transfers of one probe."""
 OWN = 8
 """Transfers of the validator itself in a round."""
+FELT = {
+    "slow_compute": Kind.COMPUTE,
+    "slow_uplink": Kind.UPLINK,
+    "slow_downlink": Kind.DOWNLINK,
+    "decay": Kind.UPLINK,
+    "provider_link": Kind.UPLINK,
+    "gpu_set": Kind.UPLINK,
+}
+"""In which kind of rate a miner's fault shows."""
 ROUND_S = 600.0
 DAY_ROUNDS = 24 * 3600 / ROUND_S
 
@@ -142,7 +151,7 @@ class Rates:
             elif fault.kind == "diurnal" and kind in LINKS:
                 turn = round_id / DAY_ROUNDS + self._phases[machine.region]
                 value += fault.size * math.sin(2 * math.pi * turn)
-            elif _slows(fault, kind):
+            elif FELT.get(fault.kind) is kind:
                 value += _slowdown(fault, round_id)
         if kind in LINKS and dice.random() < TAIL:
             value -= math.log(dice.uniform(TAIL_FROM, TAIL_TO))
@@ -198,17 +207,6 @@ def _strikes(fault: Fault, round_id: RoundId) -> bool:
 def _age(fault: Fault, round_id: RoundId) -> int:
     begins = fault.start.round if isinstance(fault.start, Moment) else int(fault.start / ROUND_S)
     return round_id - begins
-
-
-def _slows(fault: Fault, kind: Kind) -> bool:
-    return kind in {
-        "slow_compute": (Kind.COMPUTE,),
-        "slow_uplink": (Kind.UPLINK,),
-        "slow_downlink": (Kind.DOWNLINK,),
-        "provider_link": (Kind.UPLINK,),
-        "gpu_set": (Kind.UPLINK,),
-        "decay": (Kind.UPLINK,),
-    }.get(fault.kind, ())
 
 
 def _slowdown(fault: Fault, round_id: RoundId) -> float:
