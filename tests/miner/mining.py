@@ -117,12 +117,26 @@ def mining(leader: Leader, folder: Path, notice_s: float = 30.0) -> Iterator[Min
 
 def ledger_of(leader: Leader, folder: Path) -> Ledger:
     """What is on the miner's disk."""
-    state = next((folder / "miner").glob("tiny-*"))
+    state, count = _state_of(leader, folder)
+    return Ledger.open(leader.spec, state, count)
+
+
+def _state_of(leader: Leader, folder: Path) -> tuple[StateFolder, int]:
+    """The miner's disk, and the length of the vectors on it."""
     count = run_layouts(leader.spec.model, 1)[0].total
-    return Ledger.open(leader.spec, StateFolder(state, leader.spec, MINER.hotkey, count), count)
+    return StateFolder(next((folder / "miner").glob("tiny-*")), leader.spec, MINER.hotkey, count), count
+
+
+def settles(leader: Leader, folder: Path, revision: int) -> None:
+    """Wait until the plans' word up to this revision is in the account on disk: heartbeats tell of the weights before
+    that, and a miner that is told to stop in between settles at its next start."""
+    leader.wait_until(holds(leader, revision))  # type: ignore[arg-type]
+    state, _ = _state_of(leader, folder)
+    leader.wait_until(lambda seen: (memory := state.load_memory()) is not None and memory.settled == revision)
 
 
 def holds(leader: Leader, revision: int) -> object:
+    """Its heartbeats say that it has proved the weights of this revision."""
     sha256 = leader.world.state.revisions[revision].sha256  # type: ignore[index]
 
     def check(seen: Seen) -> bool:

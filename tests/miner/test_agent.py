@@ -13,7 +13,7 @@ from common.errors import SetupError
 from common.units import Hotkey
 from common.wire import ErrorReply, Phase
 from tests.miner.leader import MINER, NETUID, Leader
-from tests.miner.mining import Miner, delivered, hand_in, holds, ledger_of, mining, trained
+from tests.miner.mining import Miner, delivered, hand_in, holds, ledger_of, mining, settles, trained
 from tests.support.httpserver import Reply, ScriptedServer
 
 CURABLE = ("checksum_mismatch", "not_uploaded", "wrong_size")
@@ -61,7 +61,7 @@ def test_what_was_merged_leaves_the_residual_and_the_rest_stays(leader: Leader, 
         hand_in(leader)
         sent = ledger_of(leader, tmp_path).live[-1]
         leader.commit()
-        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+        settles(leader, tmp_path, 1)
         miner.stop()
     after = ledger_of(leader, tmp_path)
     said = decode(sent.sent.delta, expect=delta_params(leader.spec.codec, 0), count=len(sent.work.moved))
@@ -76,7 +76,7 @@ def test_what_was_not_merged_stays_in_the_residual(leader: Leader, tmp_path: Pat
         hand_in(leader)
         sent = ledger_of(leader, tmp_path).live[-1]
         leader.commit("rejected", code="" if decision == "rejected" else decision)
-        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+        settles(leader, tmp_path, 1)
         miner.stop()
     assert np.array_equal(ledger_of(leader, tmp_path).account.residual, sent.work.moved)
 

@@ -13,7 +13,7 @@ from common.codec.params import delta_params
 from common.model.layout import Vector
 from miner.delta import Outstanding
 from tests.miner.leader import Leader
-from tests.miner.mining import beating, delivered, hand_in, holds, ledger_of, mining, trained
+from tests.miner.mining import beating, delivered, hand_in, holds, ledger_of, mining, settles, trained
 from tests.miner.planning import member
 
 
@@ -102,7 +102,7 @@ def test_a_deferred_submission_goes_on_uploading_and_the_next_plan_takes_it(lead
         hand_in(leader)
         second = leader.seen.manifests[-1]
         leader.commit()
-        leader.wait_until(holds(leader, 2))  # type: ignore[arg-type]
+        settles(leader, tmp_path, 2)
         miner.stop()
     assert second.round == 1
     assert second.samples[0].start == first.samples[-1].count, "what is pending is in no other delta"
@@ -115,9 +115,7 @@ def test_a_pending_submission_that_is_not_taken_comes_back(leader: Leader, tmp_p
     leader.open_round()
     with mining(leader, tmp_path) as miner:
         defer_one(leader)
-        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
-        leader.forget()
-        leader.wait_until(beating)
+        settles(leader, tmp_path, 1)
         miner.kill()
         held = ledger_of(leader, tmp_path)
         leader.world.commit(leader.freeze(*leader.late("rejected", "too_late" if lost else "norm_too_large")))
@@ -126,9 +124,7 @@ def test_a_pending_submission_that_is_not_taken_comes_back(leader: Leader, tmp_p
     assert held.account.pending is not None
     assert not held.account.residual.any(), "its mass is pending, not in the residual"
     with mining(leader, tmp_path) as miner:
-        leader.wait_until(holds(leader, 2))  # type: ignore[arg-type]
-        leader.forget()
-        leader.wait_until(beating)
+        settles(leader, tmp_path, 2)
         miner.kill()
     leader.let_uploads.set()
     after = ledger_of(leader, tmp_path)
@@ -140,9 +136,7 @@ def test_a_restart_goes_on_with_the_upload_of_what_is_pending(leader: Leader, tm
     leader.open_round()
     with mining(leader, tmp_path) as miner:
         defer_one(leader)
-        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
-        leader.forget()
-        leader.wait_until(beating)
+        settles(leader, tmp_path, 1)
         miner.kill()
     leader.let_uploads.set()
     pending = ledger_of(leader, tmp_path).pending
@@ -178,7 +172,7 @@ def test_a_plan_that_is_made_again_takes_the_place_of_the_first(leader: Leader, 
         leader.freeze(member(mine))
         again = leader.freeze(member(mine, "rejected", "guard_suspect"), attempt=1)
         leader.world.commit(again)
-        leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
+        settles(leader, tmp_path, 1)
         miner.stop()
     assert np.array_equal(ledger_of(leader, tmp_path).account.residual, sent.work.moved)
 

@@ -11,7 +11,7 @@ from common.codec.container import decode
 from common.codec.params import delta_params
 from common.wire import ErrorReply, Phase
 from tests.miner.leader import Leader
-from tests.miner.mining import delivered, hand_in, holds, ledger_of, mining, trained
+from tests.miner.mining import delivered, hand_in, holds, ledger_of, mining, settles, trained
 
 
 def test_a_kill_after_handing_in_settles_by_the_log(leader: Leader, tmp_path: Path) -> None:
@@ -78,9 +78,7 @@ def test_work_that_no_plan_named_survives_kills_after_the_commit(leader: Leader,
     leader.world.commit(leader.freeze())
     for _ in range(2):
         with mining(leader, tmp_path) as miner:
-            leader.wait_until(holds(leader, 1))  # type: ignore[arg-type]
-            leader.forget()
-            leader.wait_until(lambda seen: len(seen.beats) >= 3)
+            settles(leader, tmp_path, 1)
             miner.kill()
         after = ledger_of(leader, tmp_path)
         assert held is not None
@@ -101,7 +99,7 @@ def test_a_miner_that_slept_through_several_revisions_settles_through_each_plan(
         leader.open_round()
         leader.world.commit(leader.freeze())
     with mining(leader, tmp_path) as miner:
-        leader.wait_until(holds(leader, 3))  # type: ignore[arg-type]
+        settles(leader, tmp_path, 3)
         miner.stop()
     after = ledger_of(leader, tmp_path)
     said = decode(sent.sent.delta, expect=delta_params(leader.spec.codec, 0), count=len(sent.work.moved))

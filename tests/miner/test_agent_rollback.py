@@ -22,7 +22,7 @@ from common.codec.params import delta_params
 from common.records import Manifest
 from miner.work import RoundWork
 from tests.miner.leader import PATIENCE_S, Leader, Seen
-from tests.miner.mining import Miner, beating, hand_in, holds, ledger_of, mining, trained
+from tests.miner.mining import Miner, beating, hand_in, holds, ledger_of, mining, settles, trained
 
 
 def commit_without_it(leader: Leader) -> None:
@@ -73,7 +73,7 @@ def goes_on(leader: Leader, folder: Path, miner: Miner) -> None:
     live = ledger_of(leader, folder).live
     assert {one.sent.manifest.base_revision for one in live} == {sent.base_revision}
     leader.commit()
-    leader.wait_until(holds(leader, leader.world.state.head))  # type: ignore[arg-type]
+    settles(leader, folder, leader.world.state.head)
     miner.stop()
     assert miner.error is None
     after, mine = ledger_of(leader, folder), live[-1]
