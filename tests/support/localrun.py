@@ -28,9 +28,9 @@ TEXT = Path(__file__).parents[2] / "common"
 HANG_S = 300.0
 SETTINGS = """
 [miner.start]
-max_tokens_per_s = 3000.0
+max_tokens_per_s = 1500.0
 """
-"""Miners train on through every merge: so fast that a round takes about a second, and a core is not all theirs."""
+"""Miners train on through every merge: so fast that a round takes about two seconds, and a core is not all theirs."""
 
 Event = dict[str, Any]
 
