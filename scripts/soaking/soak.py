@@ -264,7 +264,7 @@ def main() -> int:
 def soak(folder: Path, options: argparse.Namespace) -> int:
     """One run of chaos, and what it came to; the exit code."""
     spec = spec_for(options.miners, reduce=options.reduce)
-    with running(folder, spec, options.miners, options.validators) as rig:
+    with running(folder, spec, options.miners, options.validators, cold=True) as rig:
         miners = [wallet.name for wallet in rig.wallets.miners]
         validators = [wallet.name for wallet in rig.wallets.validators]
         run, why = Soak(rig, miners, validators), ""

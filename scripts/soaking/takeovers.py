@@ -22,7 +22,7 @@ OUTAGE_S = 60.0
 def play_all(folder: Path, round_s: float, reduce: str) -> str:
     """Play them one after the other, in rounds of about ``round_s``, and print a line for each; why it failed, or an
     empty text. ``reduce``: who adds up; where miners do, what was taken from them is printed as well."""
-    with running(folder, spec_for(MINERS, steps_in(round_s), reduce), MINERS, validators=2) as rig:
+    with running(folder, spec_for(MINERS, steps_in(round_s), reduce), MINERS, validators=2, cold=True) as rig:
         stage = Stage(rig, [wallet.name for wallet in rig.wallets.miners])
         stage.begin()
         wrong: list[str] = []

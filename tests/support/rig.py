@@ -35,6 +35,7 @@ from common.wire import MinerStatus, Status
 from tests.support.faultproxy import FaultProxy
 from tests.support.link import Link
 from tests.support.localrun import brigade
+from tests.support.warm import Forked
 from validator.up.bootstrap import Wallets
 from validator.up.client import fetch_status, status_client
 from validator.up.supervisor import inherited
@@ -44,9 +45,10 @@ SERVED_IP = "127.0.0.2"
 HANG_S = 120.0
 MOST_COMMITS = 100
 """What has not happened after so many revisions will not happen."""
-LOOK_S = 0.1
+LOOK_S = 0.2
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 T = TypeVar("T")
+Process = subprocess.Popen[bytes] | subprocess.Popen[str] | Forked
 
 
 @dataclass
@@ -99,7 +101,7 @@ class Part:
     """A process of the run."""
 
     name: str
-    process: subprocess.Popen[bytes] | subprocess.Popen[str]
+    process: Process
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -127,6 +129,8 @@ class Rig:
     server: SeaweedServer
     """The storage that the run begins in."""
     chain: Part
+    cold: bool = False
+    """Whether every process imports for itself, as an operator's does."""
     parts: dict[str, Part] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
@@ -176,8 +180,10 @@ class Rig:
             for known, proxy in zip(targets, (line.storage, *line.validators.values()), strict=True)
         ]
         detours = detours[:1] if name in line.validators else detours
-        command = (sys.executable, "-m", "tests.support.misfit", *detours, *wrong, "--", *words)
-        part = self.parts[name] = Part(name, self._spawn(name, command))
+        own = (*detours, *wrong, "--", *words)
+        # Who is changed from within must be so before it imports anything.
+        process = self._spawn(name, own) if wrong or self.cold else self._fork(name, own)
+        part = self.parts[name] = Part(name, process)
         self._moved_s = time.monotonic()
         return part
 
@@ -195,11 +201,17 @@ class Rig:
         line = self.lines[name] = Line(link, storage, validators, chain)
         return line
 
-    def _spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _fork(self, name: str, words: Sequence[str]) -> Forked:
+        self.logs.mkdir(exist_ok=True)
+        process = Forked(words, ROOT, self.logs / f"{name}.err", {**inherited(os.environ), **THREADS})
+        self.stack.callback(end, process)
+        return process
+
+    def _spawn(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         self.logs.mkdir(exist_ok=True)
         with (self.logs / f"{name}.err").open("ab") as errors:
             process = subprocess.Popen(
-                bound_to_parent(command),
+                bound_to_parent((sys.executable, "-m", "tests.support.misfit", *words)),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -331,7 +343,7 @@ class Rig:
         self._client = self.stack.enter_context(status_client())
 
 
-def end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+def end(process: Process) -> None:
     """SIGKILL, and it is gone."""
     process.kill()
     process.wait()

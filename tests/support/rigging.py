@@ -37,8 +37,10 @@ MakeSpec = Callable[[int, Wallets, Path], RunSpec]
 
 
 @contextmanager
-def running(folder: Path, make_spec: MakeSpec, miners: int, validators: int = 1) -> Iterator[Rig]:
-    """Storage, chain, subnet and run; validator and miners are the caller's to start. Leaves no process behind."""
+def running(folder: Path, make_spec: MakeSpec, miners: int, validators: int = 1, cold: bool = False) -> Iterator[Rig]:
+    """Storage, chain, subnet and run; validator and miners are the caller's to start. Leaves no process behind.
+
+    ``cold``: every process imports for itself, as an operator's does, at four seconds of a core each."""
     folder.mkdir(parents=True, exist_ok=True)
     isolate_sdk(folder / "cache")
     with ExitStack() as stack:
@@ -58,7 +60,7 @@ def running(folder: Path, make_spec: MakeSpec, miners: int, validators: int = 1)
             SdkChain(url, wallets.owner),
             lambda chain: publish(chain, netuid, owner.hotkey, location, lambda text: None),
         )
-        yield Rig(folder, spec, wallets, storage, ports, stack, server, node)
+        yield Rig(folder, spec, wallets, storage, ports, stack, server, node, cold)
 
 
 def start_chain(folder: Path, port: int, stack: ExitStack) -> tuple[Part, str]:
