@@ -37,7 +37,7 @@ def doctor(
     ] = None,
     preset_name: Annotated[
         str | None,
-        typer.Option("--preset", help=f"Instead of a run, and offline: {', '.join(PRESETS)}."),
+        typer.Option("--preset", envvar="BRIGADE_PRESET", help=f"Instead of a run, and offline: {', '.join(PRESETS)}."),
     ] = None,
     wallet: options.WalletName = "miner-1",
     hotkey: options.HotkeyName = DEFAULT_HOTKEY,
