@@ -121,8 +121,10 @@ class Remote:
     """What there is outside of this machine."""
 
     wallet: Hotkey | Trouble
-    seat: Uid | Trouble | None
-    run: str | Trouble
+    chain: int | Trouble
+    """Its newest block."""
+    seat: Uid | Trouble | None = None
+    run: str | Trouble | None = None
     """Where the run's objects are."""
     head: Head | Trouble | None = None
     validators: tuple[ValidatorSeen, ...] = ()

@@ -142,15 +142,17 @@ class _Run:
 
     async def look(self, facts: Facts) -> Facts:
         signer = self._wallet()
+        wallet = signer if isinstance(signer, Trouble) else signer.hotkey
+        remote = Remote(wallet, await self._try("the chain", self._chain.block()))
+        if isinstance(remote.chain, Trouble):
+            return replace(facts, remote=remote)
         graph, location, _ = await asyncio.gather(
             self._try("the chain", self._chain.metagraph(self._netuid)),
             self._try("the chain", find_run(self._chain, self._netuid)),
             self._chain_clock(),
         )
-        wallet = signer if isinstance(signer, Trouble) else signer.hotkey
-        remote = Remote(
-            wallet, self._seat(wallet, graph), location if isinstance(location, Trouble) else base_url(location)
-        )
+        run = location if isinstance(location, Trouble) else base_url(location)
+        remote = replace(remote, seat=self._seat(wallet, graph), run=run)
         if isinstance(location, RunLocation):
             facts, remote = await self._look_inside(facts, remote, location, graph, signer)
         return replace(facts, remote=replace(remote, clocks=tuple(self._clocks)))

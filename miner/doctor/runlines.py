@@ -1,4 +1,4 @@
-"""The lines about the run and the way there: clock, wallet, seat, run, validator, links. Pure."""
+"""The lines about the run and the way there: clock, wallet, chain, seat, run, validator, links. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def run_lines(facts: Facts, need: RoundNeed | None, found: Answer | None) -> Ite
         yield Line("wallet", Level.FAIL, remote.wallet.text, remote.wallet.do)
     else:
         yield Line("wallet", Level.OK, f"hotkey {remote.wallet}")
+    if isinstance(remote.chain, Trouble):
+        yield Line("chain", Level.FAIL, remote.chain.text, remote.chain.do)
+    else:
+        yield Line("chain", Level.OK, f"answers at block {remote.chain}")
     yield _seat_line(remote)
     yield _run_line(facts, remote)
     yield _validator_line(remote)
@@ -57,13 +61,15 @@ def _seat_line(remote: Remote) -> Line:
     if isinstance(remote.seat, Trouble):
         return Line("seat", Level.FAIL, remote.seat.text, remote.seat.do)
     if remote.seat is None:
-        return Line("seat", Level.SKIPPED, "not checked: see wallet")
+        return Line("seat", Level.SKIPPED, "not checked: see wallet and chain")
     return Line("seat", Level.OK, f"uid {remote.seat}")
 
 
 def _run_line(facts: Facts, remote: Remote) -> Line:
     if isinstance(remote.run, Trouble):
         return Line("run", Level.FAIL, remote.run.text, remote.run.do)
+    if remote.run is None:
+        return Line("run", Level.SKIPPED, "not looked for: see chain")
     if isinstance(remote.head, Trouble):
         return Line("run", Level.FAIL, f"{remote.run}, but its log can't be read: {remote.head.text}", remote.head.do)
     if facts.spec is None or remote.head is None:

@@ -16,6 +16,7 @@ from common.chain import commitment
 from common.chain.wallets import ensure_wallet
 from common.cli import run
 from common.clock import SystemClock
+from common.errors import Retryable
 from common.units import Hotkey
 from miner.doctor.facts import Facts, Link, Speed
 from miner.doctor.links import DownLimits
@@ -78,7 +79,19 @@ def test_a_machine_without_a_gpu_that_is_fast_enough_keeps_up(leader: Leader, tm
     assert (report.exit_code, bad(report)) == (0, []), [str(line) for line in report.lines]
     assert line(report, "device").level is Level.WARN
     assert "no GPU" in line(report, "device").text
-    for check in ("memory", "disk", "clock", "wallet", "seat", "run", "validator", "downlink", "speed", "answer"):
+    for check in (
+        "memory",
+        "disk",
+        "clock",
+        "wallet",
+        "chain",
+        "seat",
+        "run",
+        "validator",
+        "downlink",
+        "speed",
+        "answer",
+    ):
         assert line(report, check).level is Level.OK, line(report, check)
     assert MINER.hotkey in line(report, "wallet").text
     assert f"the leader {ALICE.hotkey}" in line(report, "validator").text
@@ -180,6 +193,10 @@ def storage_away(leader: Leader) -> None:
     leader.store_down = True
 
 
+def chain_away(leader: Leader) -> None:
+    leader.chain.fail_next["block"] = [Retryable("no connection to the chain")]
+
+
 def validator_away(leader: Leader) -> None:
     leader.down = True
 
@@ -187,6 +204,7 @@ def validator_away(leader: Leader) -> None:
 @pytest.mark.parametrize(
     ("break_it", "check", "text"),
     [
+        (chain_away, "chain", "no connection"),
         (uncommitted, "run", "has not committed a run"),
         (another_spec, "run", "SHA-256"),
         (storage_away, "run", "503"),
@@ -201,7 +219,7 @@ def test_what_is_broken_is_named_and_nothing_else(
     assert report.exit_code == 3
     assert [one.check for one in bad(report)] == [check]
     assert text in line(report, check).text
-    assert line(report, "seat").level is Level.OK
+    assert line(report, "wallet").level is Level.OK
 
 
 def test_a_validator_whose_answer_another_key_signs_is_not_believed(leader: Leader, tmp_path: Path) -> None:

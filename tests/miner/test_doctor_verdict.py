@@ -33,6 +33,7 @@ SPEED = Speed(50_000.0, 20, 16_384, True, 2.0, 14 * GIB)
 ROOMS = (Room("state", "/d", 1, 500 * GIB, True), Room("cache", "/d/cache", 1, 500 * GIB, True))
 REMOTE = Remote(
     wallet=Hotkey("me"),
+    chain=1000,
     seat=Uid(3),
     run="http://storage/bucket",
     head=HEAD,
@@ -84,6 +85,7 @@ def test_broken_stands_above_slow_and_all_lines_stay() -> None:
         ({"rooms": (replace(ROOMS[0], writable=False),)}, "disk", 3),
         ({"clocks": (ClockReading("the storage", -300.0, 1.5),)}, "clock", 3),
         ({"wallet": Trouble("no key"), "seat": None}, "wallet", 3),
+        ({"chain": Trouble("away"), "seat": None, "run": None, "head": None, "validators": ()}, "chain", 3),
         ({"seat": Trouble("no seat")}, "seat", 3),
         ({"run": Trouble("nothing committed"), "head": None, "validators": (), "downlink": None}, "run", 3),
         ({"head": Trouble("no genesis")}, "run", 3),
