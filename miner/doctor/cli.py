@@ -22,8 +22,8 @@ from common.model.device import check_device
 from common.model.presets import PRESETS, preset
 
 if TYPE_CHECKING:
+    from miner.doctor.choices import Limits, Settings
     from miner.doctor.facts import Facts
-    from miner.doctor.look import Limits, Settings
 
 app = typer.Typer(help="Whether this machine would keep up with a run.", rich_markup_mode=None)
 DEFAULT_HOTKEY = "default"
@@ -80,7 +80,7 @@ def doctor(
     check_device(device)
     if not 0 < measure_s <= MOST_MEASURE_S:
         raise OperatorError(f"--measure-s must be above 0 and at most {MOST_MEASURE_S:g} seconds, not {measure_s:g}")
-    from miner.doctor.look import Limits, Settings  # PyTorch: seconds that --help and wrong flags need not wait for
+    from miner.doctor.choices import Limits, Settings  # PyTorch: seconds that --help and wrong flags need not wait for
     from miner.doctor.speed import SpeedLimits
     from miner.doctor.verdict import judge
 
@@ -108,7 +108,8 @@ def doctor(
 
 
 async def _examine(settings: Settings, limits: Limits, chain_url: str) -> Facts:
-    from miner.doctor.look import Ports, examine
+    from miner.doctor.choices import Ports
+    from miner.doctor.look import examine
 
     if settings.netuid is None:
         return await examine(settings, Ports(None, SystemClock(), limits=limits))

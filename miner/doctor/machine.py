@@ -44,11 +44,18 @@ def look_at_machine(device: str, threads: int) -> Machine | Trouble:
 
 def look_at_room(purpose: str, folder: Path, free: FreeBytes, held: str = "") -> Room:
     """Of a folder that may not exist yet; ``held``: what in it counts as held already, a path below it."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = next(path for path in (folder, *folder.parents) if _is_there(path))
     inside = folder / held
     held_bytes = sum(path.stat().st_size for path in inside.rglob("*") if path.is_file()) if held else 0
     writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     return Room(purpose, str(folder), there.stat().st_dev, free(there), writable, held_bytes)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # behind a folder that we may not look into
+        return False
 
 
 def host_free_bytes() -> int:

@@ -4,8 +4,8 @@ All of it is counted for one shard, so that a run of several needs no other figu
 trainer and the account hold. Activations are those that PyTorch keeps for the way back through ``common/model``: of a
 layer and token two float32 inputs of its norms and the products of both, and in the type of the multiplications
 (bfloat16 on a GPU) the matrices' inputs, queries, keys, values and what SwiGLU is made of; the gradients of one layer;
-of the head the logits, their float32 log-softmax and two gradients. On a CPU a step of nano (8 and 64 sequences) and of
-125m with 2 and 4 layers took .95 to 1.1 times what is computed here; on a GPU nobody has compared it yet.
+of the head the logits, their float32 log-softmax and two gradients. On a CPU the steps of nano (8 and 64 sequences) and
+of 125m cut to 2 and 4 layers took .87 to 1.03 times what is computed here; on a GPU nobody has compared it yet.
 """
 
 from __future__ import annotations

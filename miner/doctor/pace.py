@@ -57,7 +57,7 @@ def answer(need: RoundNeed, rates: Rates) -> Answer:
     early = upload_s is not None and need.times.must_be_early(upload_s)
     round_s = min(rates.round_s or need.nominal_tokens / rates.tokens_per_s, need.train_s)
     train_s = min(round_s, need.longest_s - need.times.needed_s(upload_s)) if early and upload_s else round_s
-    steps = max(0, math.floor(train_s / step_s * (1 + 1e-9)))
+    steps = max(0, math.floor(train_s / step_s * (1 + 1e-9)))  # as many as planned, in just the time that they take
     down_s = need.longest_s - step_s
     return Answer(
         keeps_up=not (reasons := tuple(_reasons(need, rates, step_s, upload_s))),

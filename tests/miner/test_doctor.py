@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,12 +18,15 @@ from common.chain.wallets import ensure_wallet
 from common.cli import run
 from common.clock import SystemClock
 from common.errors import Retryable
-from common.units import Hotkey
-from miner.doctor.facts import Facts, Link, Speed
+from common.units import Hotkey, Revision
+from miner.doctor.choices import Limits, Ports, Settings
+from miner.doctor.facts import Facts, Link, Machine, Speed
 from miner.doctor.links import DownLimits
-from miner.doctor.look import Limits, Ports, Settings, examine
+from miner.doctor.look import examine
+from miner.doctor.machine import look_at_machine
+from miner.doctor.machinelines import shard_of
 from miner.doctor.report import Level, Line, Report
-from miner.doctor.speed import SpeedLimits
+from miner.doctor.speed import SpeedLimits, measure_speed
 from miner.doctor.verdict import judge
 from tests.miner.leader import MINER, NETUID, Leader
 from tests.runlog.support import ALICE
@@ -236,6 +240,17 @@ def test_private_addresses_are_not_called_unless_allowed(leader: Leader, tmp_pat
     _, report = doctor(leader, replace(settings_in(tmp_path), allow_private=False))
     assert report.exit_code == 3
     assert "--allow-private" in line(report, "run").text
+
+
+def test_a_machine_too_slow_for_whole_steps_is_measured_with_small_ones(leader: Leader) -> None:
+    machine = look_at_machine("cpu", threads=1)
+    assert isinstance(machine, Machine)
+    told: list[Speed] = []
+    shard, limits = shard_of(leader.spec), SpeedLimits(budget_s=0.0, longest_s=0.0)
+    measure_speed(leader.spec, shard, machine, Revision(0), limits, time.monotonic, told.append)
+    assert [(speed.step_tokens, speed.whole_batch) for speed in told] == [(leader.spec.data.seq_len, False)]
+    facts = Facts(machine, (), leader.spec, None, speed=told[-1])
+    assert "would have taken too long" in line(judge(facts), "speed").text
 
 
 # The command.
