@@ -48,7 +48,7 @@ class Report:
 
     lines: tuple[Line, ...]
     answer: Answer | None
-    """None where the question could not be answered."""
+    """In figures; None where the training was not measured."""
 
     @property
     def exit_code(self) -> int:
@@ -58,12 +58,18 @@ class Report:
             return BROKEN
         return NOT_KEPT_UP if Level.SLOW in levels else GOOD
 
+    @property
+    def keeps_up(self) -> bool | None:
+        """The answer; None where it is not known."""
+        last = self.lines[-1].level
+        return None if last is Level.SKIPPED else last is not Level.SLOW
+
     def to_json(self, facts: Facts) -> dict[str, Any]:
         """For programs. Rates are in bits a second; what is not known is null."""
         remote, speed, found = facts.remote, facts.speed, self.answer
         return {
             "exit_code": self.exit_code,
-            "keeps_up": found.keeps_up if found else None,
+            "keeps_up": self.keeps_up,
             "tokens_a_round": found.tokens if found else None,
             "share_of_a_round": found.share if found else None,
             "round_s": found.round_s if found else None,

@@ -7,7 +7,6 @@ which other line it waits for; a figure that was not measured is never told as i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from common.units import Revision, format_duration
 from miner.doctor.facts import Facts, Head, Link, Speed
@@ -23,8 +22,9 @@ def judge(facts: Facts) -> Report:
     """The report."""
     need = None if facts.spec is None else round_need(facts.spec, shard_of(facts.spec), head_of(facts))
     found = _answer(facts, need)
-    lines = [*machine_lines(facts), *run_lines(facts, need, found), speed_line(facts), *_bill(facts, need, found)]
-    return Report(tuple(lines), found)
+    lines = [*machine_lines(facts), *run_lines(facts, need, found), speed_line(facts)]
+    slow = [line.check for line in lines if line.level is Level.SLOW]
+    return Report((*lines, _answer_line(facts, found, slow)), found)
 
 
 def head_of(facts: Facts) -> Revision:
@@ -51,14 +51,14 @@ def _answer(facts: Facts, need: RoundNeed | None) -> Answer | None:
     )
 
 
-def _bill(facts: Facts, need: RoundNeed | None, found: Answer | None) -> Iterator[Line]:
-    """The last line."""
-    if need is None or found is None:
-        yield Line("answer", Level.SKIPPED, "whether this machine would keep up is not known: see the lines above")
-        return
-    if not found.keeps_up:
-        yield Line("answer", Level.SLOW, f"this machine would not keep up: {'; '.join(found.reasons)}")
-        return
+def _answer_line(facts: Facts, found: Answer | None, slow: list[str]) -> Line:
+    """The last one. ``slow``: the checks that rule it out by themselves."""
+    if found is not None and not found.keeps_up:
+        return Line("answer", Level.SLOW, f"this machine would not keep up: {'; '.join(found.reasons)}")
+    if slow:
+        return Line("answer", Level.SLOW, f"this machine would not keep up: see {' and '.join(slow)}")
+    if found is None:
+        return Line("answer", Level.SKIPPED, "whether this machine would keep up is not known: see the lines above")
     known = facts.remote is not None and isinstance(facts.remote.head, Head) and facts.remote.head.round_s is not None
     long = f"{format_duration(found.round_s)}{' as they are now' if known else ''}"
     text = (
@@ -66,9 +66,8 @@ def _bill(facts: Facts, need: RoundNeed | None, found: Answer | None) -> Iterato
         f"{found.share:.0%} of what is planned for a miner{_unless(facts, found)}"
     )
     if found.share < EARLY_SHARE:
-        yield Line("answer", Level.WARN, text, "it would earn little")
-    else:
-        yield Line("answer", Level.OK, text)
+        return Line("answer", Level.WARN, text, "it would earn little")
+    return Line("answer", Level.OK, text)
 
 
 def _unless(facts: Facts, found: Answer) -> str:

@@ -183,6 +183,14 @@ def test_memory_is_counted_by_shard(name: str, on_gpu: bool) -> None:
     assert part.account_bytes < 0.7 * whole.account_bytes
 
 
+def test_too_little_memory_is_an_answer_though_nothing_was_measured() -> None:
+    report = judged(machine=replace(GPU, device_free_bytes=4 * GIB), speed=None)
+    assert report.keeps_up is False
+    assert "see memory" in line(report, "answer").text
+    unknown = judged(machine=Trouble("no such GPU"), speed=None)
+    assert unknown.keeps_up is None
+
+
 def test_nothing_is_tried_on_a_machine_that_it_does_not_fit() -> None:
     assert fits(SPEC, GPU)
     assert not fits(SPEC, replace(GPU, device_free_bytes=4 * GIB))
