@@ -80,10 +80,19 @@ class ValidatorClient:
 
     async def health(self) -> Health:
         """Who serves here, and its time, which later requests are signed with."""
+        return await self._health({})
+
+    async def signed_health(self) -> Health:
+        """The same, with the validator's signature over it and a nonce of ours: proved, and not just said."""
+        return await self._health({NONCE_HEADER: str(self._clock.wall_ns())})
+
+    async def _health(self, headers: dict[str, str]) -> Health:
         started_s = self._clock.monotonic_s()
-        answer = await self._exchange("GET", "/v1/health", b"", {})
+        answer = await self._exchange("GET", "/v1/health", b"", headers)
         if answer.status != 200:
             raise Retryable(f"{self.base_url} answers {answer.status} to a question for its health")
+        if headers and not self._is_genuine(answer, headers[NONCE_HEADER]):
+            raise Retryable(f"{self.base_url} tells its health without {self.server}'s signature")
         health = self._parse_health(answer.body)
         if health.hotkey != self.server:
             raise Retryable(f"{self.base_url} is served by {health.hotkey}, not by {self.server}")
@@ -137,7 +146,7 @@ class ValidatorClient:
         return parse(kind, answer.body, MAX_REPLY_BYTES)
 
     def _parse_health(self, body: bytes) -> Health:
-        """This answer is not signed, so that nonsense only means that somebody else is there."""
+        """This answer need not be signed, so that nonsense only means that somebody else is there."""
         try:
             return parse(Health, body, MAX_REPLY_BYTES)
         except Rejected as error:

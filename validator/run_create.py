@@ -22,6 +22,7 @@ from common.chain.port import ChainPort
 from common.chain.wallets import open_wallet
 from common.clock import Clock, SystemClock
 from common.data.index import INDEX_NAME, MAX_INDEX_BYTES, DatasetIndex, decode_index
+from common.defaults import DEFAULT_PRESET, LEADER, POLICIES, Choices, check, make_spec
 from common.errors import OperatorError, Rejected, SetupError
 from common.identity import KeypairSigner, Signer
 from common.options import Reduce
@@ -35,7 +36,6 @@ from common.store.port import ObjectStore
 from common.store.reader import StoreReader
 from common.store.s3 import S3Store
 from common.units import Hotkey, Sha256, format_bytes, sha256_hex
-from validator.up.defaults import DEFAULT_PRESET, LEADER, POLICIES, Choices, check, make_spec
 
 Say = Callable[[str], None]
 

@@ -84,6 +84,10 @@ class ChainPort(Protocol):
         """The number of the newest block."""
         ...
 
+    async def block_time_s(self) -> float:
+        """When the newest block was made, by its own stamp, in seconds since the epoch; it is up to a block old."""
+        ...
+
     async def finalized_hash(self, number: int) -> str | None:
         """The hash of block ``number``, ``0x`` and 64 hex digits; None while it is not finalized."""
         ...

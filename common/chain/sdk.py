@@ -147,6 +147,10 @@ class SdkChain:
         """See ``ChainPort``."""
         return await self._run(lambda client: client.block())
 
+    async def block_time_s(self) -> float:
+        """See ``ChainPort``."""
+        return (await self._run(lambda client: client.timestamp())).timestamp()
+
     async def finalized_hash(self, number: int) -> str | None:
         """See ``ChainPort``."""
 

@@ -69,7 +69,7 @@ def _put_once(
     blocks = _blocks(body, on_progress)
     reply = http.request("PUT", url, headers=headers, subject=subject, body=blocks)
     if reply.status != 200:
-        server_s = _date_s(reply)
+        server_s = date_s(reply)
         raise upload_error(read_error(reply), url, server_s, subject)
     read_to_end(reply)
     return _confirm(reply, headers, subject)
@@ -126,7 +126,8 @@ def _has_expired(url: str, server_s: float | None) -> bool:
         return False
 
 
-def _date_s(reply: urllib3.BaseHTTPResponse) -> float | None:
+def date_s(reply: urllib3.BaseHTTPResponse) -> float | None:
+    """The server's clock as its reply tells it, in whole seconds since the epoch; None where it does not."""
     try:
         return parsedate_to_datetime(reply.headers.get("date", "")).timestamp()
     except (TypeError, ValueError, OverflowError):

@@ -27,6 +27,7 @@ from loguru import logger
 
 from common.codec.container import encoded_size
 from common.codec.params import delta_params
+from common.defaults import REDUNDANCY
 from common.errors import BrigadeError, OperatorError
 from common.units import Revision
 from miner.means import READS_AT_A_TIME
@@ -37,7 +38,6 @@ from validator.simulator.run import run
 from validator.simulator.settings import Settings
 from validator.simulator.traffic import RoundTraffic
 from validator.simulator.world import World
-from validator.up.defaults import REDUNDANCY
 
 MB = 1e6
 KINDS = ("leader", "butterfly")

@@ -20,6 +20,7 @@ import torch
 
 from common.data.dataset import Dataset, Samples, open_dataset
 from common.data.stream import SampleStream, heldout_batches
+from common.defaults import Choices, make_spec
 from common.identity import KeypairSigner
 from common.model.flat import build_shard
 from common.model.init import init_vector
@@ -30,7 +31,6 @@ from common.spec import RunSpec
 from common.units import Hotkey, RoundId
 from miner.trainer import Trainer
 from scripts.benches.learning_engine import Churn, Run, Tally
-from validator.up.defaults import Choices, make_spec
 
 Kind = Literal["adamw", "muon"]
 MINERS = 8

@@ -30,6 +30,7 @@ from common.data.dataset import Dataset, open_dataset
 from common.data.prepare import prepare
 from common.data.stream import SampleStream
 from common.data.tokenizer import tokenizer_named
+from common.defaults import Choices, make_spec
 from common.identity import KeypairSigner
 from common.model.flat import FlatShard, build_shard
 from common.model.init import init_vector
@@ -43,7 +44,6 @@ from miner.schedule import learning_rate
 from miner.trainer import Trainer
 from miner.work import Base, RoundWork, Stream
 from miner.worker import Worker
-from validator.up.defaults import Choices, make_spec
 
 Kind = Literal["adamw", "muon"]
 KINDS: tuple[Kind, ...] = ("adamw", "muon")

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from common.codec.container import encoded_size
 from common.codec.params import delta_params
+from common.defaults import Choices, make_spec
 from common.model.layout import run_layouts
 from common.reports import MemberReport, Report
 from common.runlog.entries import RevisionCommitted
@@ -35,7 +36,6 @@ from tests.support.rig import Rig
 from tests.support.rigging import MakeSpec, dataset_of, running
 from validator.scoring.reports import read_reports
 from validator.up.bootstrap import Wallets
-from validator.up.defaults import Choices, make_spec
 
 GOAL = 0.97
 SHARE = 0.1

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.defaults import BUTTERFLY, LEADER, REDUCE_KINDS, REDUNDANCY
 from common.runlog.entries import LeaderChanged
 from scripts.soaking.faults import ENDS, heal, hurt
 from scripts.soaking.invariants import Broken, History, check_logs
@@ -30,7 +31,6 @@ from scripts.soaking.takeovers import play_all
 from tests.integration.support import SLOWED, SPEED, spec_for
 from tests.support.rig import LOOK_S, Rig
 from tests.support.rigging import running
-from validator.up.defaults import BUTTERFLY, LEADER, REDUCE_KINDS, REDUNDANCY
 
 STILL_S = 300.0
 LOSS_EVERY_S = 15.0

@@ -218,6 +218,14 @@ async def test_a_block_has_a_hash_once_it_is_final(bench: Bench) -> None:
 
 
 @async_test
+async def test_a_block_tells_when_it_was_made(bench: Bench) -> None:
+    port = bench.port()
+    before_s = await port.block_time_s()
+    await port.wait_for_block(await port.block() + 2, TIMEOUT_S)
+    assert 0 < before_s < await port.block_time_s()
+
+
+@async_test
 async def test_waiting_for_a_far_block_ends_as_retryable(node_bench: Bench) -> None:
     port = node_bench.port()
     with pytest.raises(Retryable, match="did not reach"):

@@ -128,7 +128,7 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for name in ("up", "miner", "validator", "run", "storage", "chain", "data", "config", "status", "clean"):
+    for name in ("up", "miner", "validator", "run", "storage", "chain", "data", "config", "status", "clean", "doctor"):
         assert re.search(rf"^  {name}\s", done.stdout, re.MULTILINE), name
 
 

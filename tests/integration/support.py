@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from common.defaults import AUDITED_SHARE, BUTTERFLY, LEADER, REDUNDANCY
 from common.spec import CodecSpec, ReduceSpec, RoundSpec, RunSpec
 from tests.support.rig import Plan, Rig
 from tests.support.rigging import MakeSpec, dataset_of
 from tests.support.specs import tiny_spec
 from validator.up.bootstrap import Wallets
-from validator.up.defaults import AUDITED_SHARE, BUTTERFLY, LEADER, REDUNDANCY
 
 SEQ_LEN, BATCH, STEPS = 32, 2, 30
 STEP_TOKENS = SEQ_LEN * BATCH

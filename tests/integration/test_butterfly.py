@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from common import keys
+from common.defaults import BUTTERFLY
 from common.reports import Report
 from common.runlog.entries import RevisionCommitted
 from common.units import Hotkey, RoundId
@@ -16,7 +17,6 @@ from tests.integration.support import SLOWED, accepted, begun, commits, spec_for
 from tests.support.rig import Plan, Rig
 from tests.support.rigging import running
 from validator.scoring.reports import read_reports
-from validator.up.defaults import BUTTERFLY
 
 MINERS = ["miner-1", "miner-2", "miner-3", "miner-4"]
 FIRST, SECOND = "validator", "validator-2"

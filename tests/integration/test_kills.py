@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from common import keys
+from common.defaults import DEFAULT_PRESET
 from common.model.layout import run_layouts
 from common.model.presets import PRESETS
 from common.store.port import ObjectStore
 from tests.support.localrun import LocalRun, brigade, bucket_of, delta_sizes, left_behind
-from validator.up.defaults import DEFAULT_PRESET
 from validator.up.folder import RUN_NAME
 
 VICTIMS = ("validator", "miner-1", "storage", "chain")

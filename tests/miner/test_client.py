@@ -42,12 +42,14 @@ class Validator:
     def restart(self) -> None:
         self._verifier = RequestVerifier(SERVER.hotkey, self.clock.wall_ns())
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         self.health_asked += 1
         health = Health(
             run="r", spec_sha256="0" * 64, hotkey=self.signer.hotkey, server_ns=self.clock.wall_ns(), leading=True,
             version="0",
         )  # fmt: skip
+        if NONCE_HEADER in request.headers:
+            return self._reply(request, 200, health)
         return Response(health.model_dump_json(), media_type="application/json")
 
     async def heartbeat(self, request: Request) -> Response:
@@ -104,6 +106,15 @@ def test_a_miner_whose_clock_is_hours_wrong_is_understood() -> None:
     assert answer_to(made, times=3).next_seq == 3
     assert validator.callers == [MINER.hotkey] * 3
     assert validator.health_asked == 1
+
+
+def test_health_can_be_asked_for_with_a_signature() -> None:
+    validator = Validator()
+    made = client(validator)
+    assert asyncio.run(made.signed_health()).hotkey == SERVER.hotkey
+    validator.spoil = lambda body: body.replace(b"true", b"null")
+    with pytest.raises(Retryable, match="without"):
+        asyncio.run(client(validator).signed_health())
 
 
 def test_every_attempt_has_a_nonce_of_its_own() -> None:

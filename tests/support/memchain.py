@@ -1,4 +1,4 @@
-"""A chain in memory for tests: the same port, the same refusals, no clock and no network.
+"""A chain in memory for tests: the same port, the same refusals, no network; its clock only stamps blocks.
 
 Every write makes a block. Waiting for a block makes blocks until it is there (``auto_advance``), or waits for
 somebody else's ``advance``. Faults can be injected: ``world.fail_next`` makes the next call of a method raise.
@@ -7,7 +7,8 @@ somebody else's ``advance``. Faults can be injected: ``world.fail_next`` makes t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -77,8 +78,9 @@ class Subnet:
 class MemoryWorld:
     """The state that all ports of one test share. ``sudo`` may change settings and has money."""
 
-    def __init__(self, sudo: Coldkey, *, auto_advance: bool = True) -> None:
+    def __init__(self, sudo: Coldkey, *, auto_advance: bool = True, now_s: Callable[[], float] = time.time) -> None:
         self.block = 1
+        self.now_s = now_s
         self.sudo = sudo
         self.auto_advance = auto_advance
         self.stake_threshold_rao = 0
@@ -139,6 +141,11 @@ class MemoryChain:
         """See ``ChainPort``."""
         self.world.trip("block")
         return self.world.block
+
+    async def block_time_s(self) -> float:
+        """See ``ChainPort``. A block of this chain is made whenever somebody looks."""
+        self.world.trip("block_time_s")
+        return self.world.now_s()
 
     async def finalized_hash(self, number: int) -> str | None:
         """See ``ChainPort``. Blocks are final when they are made."""

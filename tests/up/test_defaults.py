@@ -9,12 +9,12 @@ import pytest
 from common import cli
 from common.codec.container import encoded_size
 from common.codec.params import delta_params
+from common.defaults import POLICIES, Choices, make_spec
 from common.errors import OperatorError
 from common.model.presets import PRESETS
 from common.spec import RunSpec, decode_spec, encode_spec
 from common.units import Revision, Sha256
 from tests.support.specs import OWNER, VALIDATOR
-from validator.up.defaults import POLICIES, Choices, make_spec
 
 CHOICES: dict[str, Any] = {"run": "demo", "preset": "nano", "seed": 0, "miners": 4}
 

@@ -15,7 +15,7 @@ from fastapi import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.auth import REPLY_SIGNATURE, check_reply, sign_request
+from common.auth import NONCE_HEADER, REPLY_SIGNATURE, check_reply, sign_request
 from common.data.dataset import Dataset
 from common.errors import Rejected
 from common.identity import KeypairSigner
@@ -116,6 +116,8 @@ def test_a_member_is_heard_and_everybody_may_ask_for_health_and_status(dataset: 
         assert response.json()["leader"] == VALIDATOR.hotkey
         health = (await desk.http.get("/v1/health")).json()
         assert (health["leading"], health["hotkey"]) == (True, VALIDATOR.hotkey)
+        signed = await desk.http.get("/v1/health", headers={NONCE_HEADER: "17"})
+        check_reply(VALIDATOR.hotkey, "17", 200, signed.content, signed.headers[REPLY_SIGNATURE])
         status = (await desk.http.get("/v1/status")).json()
         assert status["miners"][0]["hotkey"] == desk.miner.signer.hotkey
         assert (await desk.http.get("/docs")).status_code == 404

@@ -78,7 +78,7 @@ def _add_open_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> 
     @app.get("/v1/health")
     async def health(request: Request) -> Response:
         gatekeeper.admit_open(request)
-        return json_response(service.health())
+        return gatekeeper.sign(request, json_response(service.health()))
 
     @app.get("/v1/status")
     async def status(request: Request) -> Response:

@@ -8,16 +8,7 @@ from dataclasses import dataclass, field, replace
 from common import timeouts
 from common.codec.container import encoded_size
 from common.codec.params import delta_params, update_params
-from common.errors import OperatorError
-from common.model.layout import run_layouts
-from common.model.presets import preset
-from common.spec import MAX_PARTITIONS, ReduceSpec, RunSpec
-from common.units import Hotkey, Revision, Sha256
-from miner.deadlines import MOST_NOTICE_S
-from validator.members import MAX_MEMBERS
-from validator.simulator.scenario import KINDS, RATES, Fault
-from validator.simulator.traces import Trace
-from validator.up.defaults import (
+from common.defaults import (
     AUDITED_SHARE,
     BUTTERFLY,
     DEFAULT_PRESET,
@@ -28,6 +19,15 @@ from validator.up.defaults import (
     make_spec,
     policy,
 )
+from common.errors import OperatorError
+from common.model.layout import run_layouts
+from common.model.presets import preset
+from common.spec import MAX_PARTITIONS, ReduceSpec, RunSpec
+from common.units import Hotkey, Revision, Sha256
+from miner.deadlines import MOST_NOTICE_S
+from validator.members import MAX_MEMBERS
+from validator.simulator.scenario import KINDS, RATES, Fault
+from validator.simulator.traces import Trace
 
 NO_DATA = Sha256("0" * 64)
 MAX_MINERS = 100_000

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from common.codec.params import F32
+from common.defaults import BUTTERFLY
 from common.errors import OperatorError
 from common.identity import KeypairSigner
 from common.merge.outer import OuterState
@@ -43,7 +44,6 @@ from validator.simulator.storage import Storage
 from validator.simulator.traffic import Ranges, Traffic
 from validator.simulator.work import Fate, Ground, Lie, Offer, Session, make_all
 from validator.submissions import Submission
-from validator.up.defaults import BUTTERFLY
 
 MBIT = 1e6
 Name = tuple[RoundId, Hotkey, Sha256]

@@ -23,6 +23,7 @@ from loguru import logger
 from common import timeouts
 from common.chain.sdk import SdkChain, isolate_sdk
 from common.clock import Clock, SystemClock
+from common.defaults import DEFAULT_PRESET, LEADER, POLICIES
 from common.errors import BrigadeError
 from common.files import write_atomically
 from common.logs import quiet_stderr
@@ -32,7 +33,6 @@ from common.timeouts import DRAIN_S
 from common.units import Revision
 from validator.up.bootstrap import make_wallets
 from validator.up.client import fetch_status, status_client
-from validator.up.defaults import DEFAULT_PRESET, LEADER, POLICIES
 from validator.up.folder import Folder, locked
 from validator.up.outcome import read_outcome
 from validator.up.plan import Settings

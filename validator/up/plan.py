@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import defaults
 from common.errors import OperatorError
 from common.model.device import check_device
 from common.timeouts import CHAIN_CALL_S, ROLE_STOP_S
-from validator.up import defaults
 from validator.up.folder import RUN_NAME, Folder
 from validator.up.supervisor import ChildSpec
 

@@ -27,6 +27,7 @@ from common.clock import Clock
 from common.data.corpus import folder_corpus, stdlib_corpus
 from common.data.prepare import prepare
 from common.data.tokenizer import tokenizer_named
+from common.defaults import make_spec
 from common.errors import BrigadeError, Rejected, Retryable, SetupError
 from common.identity import KeypairSigner
 from common.runlog.state import RunState
@@ -38,7 +39,6 @@ from common.units import Revision
 from validator.run_create import location_of, publish, read_dataset, start_run
 from validator.up import plan
 from validator.up.bootstrap import Wallets, ask, bootstrap
-from validator.up.defaults import make_spec
 from validator.up.folder import RUN_NAME, SCHEMA, Begun, continue_with, load_begun, save_begun
 from validator.up.plan import Place, Settings
 from validator.up.ports import choose_ports
