@@ -278,6 +278,8 @@ class MinerStatus(Message):
     note: Text
     duties: Text = ""
     """Why it has no part in the reduction, and until which round; empty while it may have some."""
+    health: Text = ""
+    """What is done about it since it is slow, why, and the way back; empty while it is not."""
 
 
 class StallView(Message):

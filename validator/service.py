@@ -211,6 +211,7 @@ class ValidatorService:
             return None
         delivered = current is not None and current.submissions.delivered(member.hotkey)
         live = board.members.is_live(member, board.now_s())
+        care = board.members.cares.get(member.hotkey) if board.leadership.leading else None
         return MinerStatus(
             hotkey=member.hotkey,
             uid=seat.uid,
@@ -223,9 +224,10 @@ class ValidatorService:
             score=board.standing.averages.get((seat.hotkey, seat.registered_block)),
             silent_s=max(0.0, board.now_s() - member.heard_s),
             note=beat.note,
-            duties=board.members.bars.of(member.hotkey).told(
-                current.state.round if current else board.journal.state.next_round
-            ),
+            duties=board.members.bars.told(
+                member.hotkey, current.state.round if current else board.journal.state.next_round
+            )[:300],
+            health="" if care is None else care.told[:300],
         )
 
 
