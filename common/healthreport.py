@@ -25,6 +25,8 @@ class CaseReport:
     dirty: int
     rest: int
     """Rounds between its probes."""
+    rung: str
+    """What is done about the machine: nothing, no_duties, smaller_share, quarantine."""
 
 
 @dataclass(frozen=True, kw_only=True)

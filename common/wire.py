@@ -327,6 +327,17 @@ class Status(Message):
     """What stands still, the most important first; empty while all goes on."""
 
 
+class Findings(Message):
+    """GET /v1/findings, open to everybody: what `brigade health` and `brigade explain` show."""
+
+    run: Annotated[str, Field(max_length=48)]
+    hotkey: Address
+    leading: bool
+    """Whether this validator sees the miners now; one that follows tells what it saw last, if it ever led."""
+    health: dict[str, Any] | None
+    """A ``common.healthreport.HealthReport``, as signed reports hold it; None where nothing is known."""
+
+
 class ReportIndex(Message):
     """GET /v1/reports, open to everybody: the signed reports that a validator without write access keeps."""
 

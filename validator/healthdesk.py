@@ -96,7 +96,7 @@ class HealthDesk:
         """For the signed report, and for whoever asks; None while this process knows nothing."""
         if self.round is None:
             return None
-        return health_report(self.round, self.monitor, self.told, self.newest)
+        return health_report(self.round, self.monitor, self.told, self.newest, self.cares)
 
     def go_on_from(self, report: Report) -> None:
         """Take up what a report tells, unless this process has looked at that round or a later one itself."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from common import timeouts
 from common.errors import Rejected
+from common.typed import to_json
 from common.units import Hotkey, RoundId
 from common.wire import (
     MAX_STALLS,
@@ -17,6 +18,7 @@ from common.wire import (
     ComplaintRequest,
     CompleteReply,
     CompleteRequest,
+    Findings,
     Health,
     Heartbeat,
     HeartbeatReply,
@@ -70,6 +72,7 @@ class ValidatorService:
         self._convictions = convictions
         self._butterfly = butterfly
         self._cached: tuple[float, Status] | None = None
+        self._found: tuple[float, Findings] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
 
     def health(self) -> Health:
@@ -146,6 +149,19 @@ class ValidatorService:
         if self._cached is None or now_s - self._cached[0] >= timeouts.STATUS_CACHE_S:
             self._cached = (now_s, self._status())
         return self._cached[1]
+
+    def findings(self) -> Findings:
+        """Who is slow, by what this process has seen; at most a fraction of a second old."""
+        now_s = self._board.now_s()
+        if self._found is None or now_s - self._found[0] >= timeouts.STATUS_CACHE_S:
+            self._found = (now_s, self._findings())
+        return self._found[1]
+
+    def _findings(self) -> Findings:
+        board, known = self._board, self._board.health.report()
+        told = None if known is None else to_json(known)
+        assert told is None or isinstance(told, dict)
+        return Findings(run=board.spec.run, hotkey=board.signer.hotkey, leading=board.leadership.leading, health=told)
 
     def _status(self) -> Status:
         board = self._board

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.data.dataset import Dataset
+from common.healthreport import HealthReport
 from common.reports import Report
 from common.timeouts import LEASE_S
+from common.typed import from_json
 from common.units import Hotkey
-from common.wire import MinerStatus
+from common.wire import Findings, MinerStatus
 from tests.support.specs import VALIDATOR
 from tests.validator.butterflies import until_committed
 from tests.validator.slowlines import MINERS, Lines, Prober, fleet
@@ -39,6 +41,8 @@ class Story:
     owners: dict[str, set[Hotkey]] = field(default_factory=dict)
     status: dict[Hotkey, MinerStatus] = field(default_factory=dict)
     report: Report | None = None
+    findings: Findings | None = None
+    """What anybody is told who asks."""
     last: Report | None = None
     verdict_after: int = 0
     probed: list[frozenset[Hotkey]] = field(default_factory=list)
@@ -66,6 +70,7 @@ class Teller:
         story.cares["first"] = dict(validator.board.health.cares)
         story.status = {row.hotkey: row for row in validator.service.status().miners}
         story.report = self.newest(VALIDATOR.hotkey)
+        story.findings = validator.service.findings()
 
         again = self.hired(world.validator())
         world.clock.advance(2 * LEASE_S)
@@ -147,6 +152,14 @@ def test_whom_a_verdict_names_is_told_what_is_done_and_why(story: Story) -> None
         assert story.cares["first"][hotkey].rung is Rung.SMALLER_SHARE
         assert story.cares["first"][hotkey].awaited
     assert all(not row.health for hotkey, row in story.status.items() if hotkey not in story.behind)
+
+
+def test_whoever_asks_the_leader_is_told_what_the_report_says(story: Story) -> None:
+    assert story.findings is not None
+    assert story.findings.leading
+    assert story.findings.health is not None
+    assert story.report is not None
+    assert from_json(HealthReport, story.findings.health, "bad_health") == story.report.health
 
 
 def test_a_groups_fault_costs_no_strike_and_what_it_brings_is_still_paid(story: Story) -> None:

@@ -14,14 +14,16 @@ from common.store.memory import MemoryStore
 from common.units import Hotkey, Revision, RoundId, Uid
 from tests.support.specs import VALIDATOR, tiny_spec
 from tests.validator.test_reports import report
+from validator.care import Care
 from validator.health.evidence import Kind, Level
 from validator.health.findings import Blame, Finding, Stage
+from validator.health.ladder import Rung
 from validator.health.monitor import LONGEST_REST, SETTLED_ROUNDS, Case, Monitor
 from validator.health.past import Past
 from validator.healthdesk import HealthDesk
 from validator.ledger import Account, Totals
 from validator.members import MAX_MEMBERS
-from validator.scoring.healthreports import MAX_NAME, cases_in, findings_in, health_report, pasts_in
+from validator.scoring.healthreports import MAX_NAME, cases_in, findings_in, health_report, pasts_in, rung_of
 from validator.scoring.policy import Work, score_round
 from validator.scoring.reports import MAX_WHY, Books, Outcome, make_report, read_reports, seal_report, write_report
 
@@ -29,6 +31,7 @@ A, B, C = (Hotkey(letter * 48) for letter in "abc")
 GROUP = Finding(
     Kind.UPLINK, Blame.GROUP, frozenset({A, B}), "subnet x", True, RoundId(7), -0.5, 6.0, Stage.VERDICT, True
 )
+CARES = {A: Care(Rung.SMALLER_SHARE, "slow", "probes")}
 WATCH = Finding(Kind.DOWNLINK, Blame.NODE, frozenset({C}), C, True, RoundId(8), -0.75, 5.0, Stage.WATCH)
 
 
@@ -44,7 +47,7 @@ def watching() -> Monitor:
 
 
 def told(monitor: Monitor) -> HealthReport:
-    return health_report(RoundId(8), monitor, [WATCH], {(Kind.UPLINK, A): Level(2.0, False)})
+    return health_report(RoundId(8), monitor, [WATCH], {(Kind.UPLINK, A): Level(2.0, False)}, CARES)
 
 
 def test_what_is_known_goes_through_a_signed_report_as_it_was() -> None:
@@ -53,6 +56,7 @@ def test_what_is_known_goes_through_a_signed_report_as_it_was() -> None:
     (read,) = read_reports(store, tiny_spec(), VALIDATOR.hotkey)
     assert read.health is not None
     assert findings_in(read.health) == [GROUP, WATCH]
+    assert [rung_of(case) for case in read.health.findings[0].cases] == [Rung.SMALLER_SHARE, Rung.NOTHING]
     again = Monitor()
     again.restore(cases_in(read.health, read.round), pasts_in(read.health))
     assert told(again) == read.health
@@ -136,7 +140,7 @@ def test_the_largest_report_is_not_too_large() -> None:
     }
     monitor.restore(cases, {key: Past(-45.0, 0.25, 10**6) for key in cases})
     newest = {key: Level(-45.0, False) for key in cases}
-    health = health_report(RoundId(10**9), monitor, [WATCH] * 3, newest)
+    health = health_report(RoundId(10**9), monitor, [WATCH] * 3, newest, {h: CARES[A] for h in hotkeys})
     assert len(health.findings) == 3 * MAX_MEMBERS + 3
     works = [Work(h, Uid(n), 10**9, "rejected", "x" * 20, "y" * MAX_WHY, 10**9, 10**9) for n, h in enumerate(hotkeys)]
     totals = Totals(2**50, 1e9, 1e9)

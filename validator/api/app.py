@@ -21,6 +21,7 @@ from common.wire import (
     ComplaintRequest,
     CompleteReply,
     CompleteRequest,
+    Findings,
     Health,
     Heartbeat,
     HeartbeatReply,
@@ -46,6 +47,8 @@ class Service(Protocol):
     def health(self) -> Health: ...
 
     def status(self) -> Status: ...
+
+    def findings(self) -> Findings: ...
 
     def report_index(self) -> ReportIndex: ...
 
@@ -84,6 +87,11 @@ def _add_open_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> 
     async def status(request: Request) -> Response:
         gatekeeper.admit_open(request)
         return json_response(service.status())
+
+    @app.get("/v1/findings")
+    async def findings(request: Request) -> Response:
+        gatekeeper.admit_open(request)
+        return json_response(service.findings())
 
     @app.get("/v1/reports")
     async def report_index(request: Request) -> Response:

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from common.healthreport import CaseReport, FindingReport, HealthReport, MachineReport, RateReport
 from common.units import Hotkey, RoundId
+from validator.care import Care
 from validator.health.evidence import Kind, Level
 from validator.health.findings import Blame, Finding, Stage
+from validator.health.ladder import Rung
 from validator.health.monitor import CLEAN_ROUNDS, LONGEST_REST, SETTLED_ROUNDS, Case, Monitor
 from validator.health.past import FLOOR, Past
 from validator.members import MAX_MEMBERS
@@ -27,14 +29,18 @@ Key = tuple[Kind, Hotkey]
 
 
 def health_report(
-    round_id: RoundId, monitor: Monitor, told: Iterable[Finding], newest: Mapping[Key, Level]
+    round_id: RoundId,
+    monitor: Monitor,
+    told: Iterable[Finding],
+    newest: Mapping[Key, Level],
+    cares: Mapping[Hotkey, Care],
 ) -> HealthReport:
-    """``told`` are this round's findings beside the verdicts."""
+    """``told`` are this round's findings beside the verdicts, ``cares`` what is done about those under one."""
     verdicts: dict[Finding, list[tuple[Hotkey, Case]]] = {}
     for (_, hotkey), case in sorted(monitor.cases.items()):
         verdicts.setdefault(case.finding, []).append((hotkey, case))
-    found = [_finding(finding, cases) for finding, cases in verdicts.items()]
-    found += [_finding(finding, ()) for finding in told]
+    found = [_finding(finding, cases, cares) for finding, cases in verdicts.items()]
+    found += [_finding(finding, (), cares) for finding in told]
     machines = (_machine(hotkey, monitor, newest) for hotkey in sorted(monitor.followed())[:MAX_MEMBERS])
     return HealthReport(
         round=round_id, findings=tuple(found), machines=tuple(one for one in machines if one is not None)
@@ -75,7 +81,12 @@ def rate_of(machine: MachineReport, kind: Kind) -> RateReport | None:
     return {Kind.COMPUTE: machine.compute, Kind.UPLINK: machine.uplink, Kind.DOWNLINK: machine.downlink}[kind]
 
 
-def _finding(finding: Finding, cases: Iterable[tuple[Hotkey, Case]]) -> FindingReport:
+def rung_of(case: CaseReport) -> Rung:
+    """What is done about its machine; nothing, for what this version does not know."""
+    return next((rung for rung in Rung if rung.name.lower() == case.rung), Rung.NOTHING)
+
+
+def _finding(finding: Finding, cases: Iterable[tuple[Hotkey, Case]], cares: Mapping[Hotkey, Care]) -> FindingReport:
     held = tuple(
         CaseReport(
             hotkey=hotkey,
@@ -84,6 +95,7 @@ def _finding(finding: Finding, cases: Iterable[tuple[Hotkey, Case]]) -> FindingR
             clean=case.clean,
             dirty=case.dirty,
             rest=case.rest,
+            rung=(cares[hotkey].rung if hotkey in cares else Rung.NOTHING).name.lower(),
         )
         for hotkey, case in cases
     )
