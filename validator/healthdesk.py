@@ -8,6 +8,7 @@ owns it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +23,7 @@ from validator.health.evidence import Evidence, Kind, Level, level
 from validator.health.findings import Blame, Finding
 from validator.health.labels import Label, Place
 from validator.health.monitor import Monitor
+from validator.routine import Routine
 from validator.scoring.healthreports import Key, cases_in, health_report, pasts_in
 from validator.vitals import Vitals
 
@@ -29,8 +31,8 @@ from validator.vitals import Vitals
 class Prober(Protocol):
     """Transfers that are made to see how fast a machine is."""
 
-    def want(self, kinds: Mapping[Kind, frozenset[Hotkey]], now_s: float) -> None:
-        """Probe these, in this; what was wanted before and is not named any more need not be probed."""
+    def want(self, kinds: Mapping[Kind, frozenset[Hotkey]], now_s: float, *, confirm: bool = False) -> None:
+        """Probe these, in this; ``confirm``: soon, though they were probed a short while ago."""
         ...
 
     def take(self, now_s: float) -> Mapping[Kind, Mapping[Hotkey, Level]]:
@@ -56,6 +58,7 @@ class HealthDesk:
     """Of one process."""
 
     prober: Prober | None = None
+    routine: Routine = field(default_factory=Routine)
     vitals: Vitals = field(default_factory=Vitals)
     monitor: Monitor = field(default_factory=Monitor)
     cares: Mapping[Hotkey, Care] = field(default_factory=dict)
@@ -72,14 +75,18 @@ class HealthDesk:
 
     def look(self, seen: Looked, bars: Bars) -> list[str]:
         """Look at a round that was committed; what changed by it, each in a sentence."""
-        evidence, before = self.vitals.take(seen.round), dict(self.cares)
-        shown = self.prober.take(seen.now_s) if self.prober else {}
-        confirmed, well = self.monitor.probed(shown)
+        before, shown = dict(self.cares), self.prober.take(seen.now_s) if self.prober else {}
+        self.routine.compare(shown, self.monitor)
+        confirmed, well = self.monitor.probed(self.routine.corrected(shown, self.monitor.cases))
+        for hotkey, found in self.routine.evidence(shown).items():
+            self.vitals.probed(hotkey, found)
+        evidence = self.vitals.take(seen.round)
         judgement = self.monitor.look(evidence, seen.places)
         self.monitor.forget(seen.seated)
         self._note_newest(evidence, seen)
         if self.prober is not None:
-            self.prober.want(judgement.probes, seen.now_s)
+            self.prober.want(judgement.probes, seen.now_s, confirm=True)
+            self.prober.want(self.routine.want(seen.live, judgement.probes), seen.now_s)
         self.round, self.told = seen.round, (*judgement.watches, *judgement.suspended)
         verdicts = (*confirmed, *judgement.verdicts)
         lines = [f"watched: {finding}" for finding in judgement.watches]
@@ -97,6 +104,11 @@ class HealthDesk:
         if self.round is None:
             return None
         return health_report(self.round, self.monitor, self.told, self.newest, self.cares)
+
+    def usual(self, kind: Kind, hotkey: Hotkey) -> float | None:
+        """A machine's usual rate, in units per second; None where it is not known."""
+        past = self.monitor.past(kind, hotkey)
+        return None if past is None or past.level is None else math.exp(past.level)
 
     def go_on_from(self, report: Report) -> None:
         """Take up what a report tells, unless this process has looked at that round or a later one itself."""

@@ -42,6 +42,7 @@ from validator.effects import Effects
 from validator.following import Following
 from validator.heads import Heads
 from validator.headsonchain import HeadGuard, HeadsOnChain
+from validator.healthdesk import HealthDesk
 from validator.intake import Intake
 from validator.journal import Journal
 from validator.leadership import Leadership
@@ -52,6 +53,7 @@ from validator.payments import Payments, keep_served
 from validator.publicplace import PublicPlace, PublicStore
 from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
+from validator.routine import Routine
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
@@ -199,6 +201,7 @@ def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, Head
         reports=parts.reports or parts.store,
         read_only=parts.reports is not None,
         asns=parts.asns,
+        health=HealthDesk(routine=Routine(reads_seen=spec.reduce.kind == "butterfly")),
     )
     return board, guard
 

@@ -7,12 +7,13 @@ samples of each machine, and one pending upload of each line. The event loop own
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from common.units import Hotkey, RoundId
-from validator.health.evidence import MAX_SAMPLES, Evidence, Kind, Sample
+from validator.health.evidence import MAX_SAMPLES, Evidence, Kind, Level, Sample
 from validator.submissions import Line, Name
 
 LEAST_S = 0.05
@@ -72,6 +73,10 @@ class Vitals:
         """A miner has read so much for its duties, and told what follows from it."""
         if size_bytes > 0:
             self._note(Kind.DOWNLINK, hotkey, _rate(size_bytes, took_s))
+
+    def probed(self, hotkey: Hotkey, shown: Level) -> None:
+        """Its downlink, by a probe, where no round shows it."""
+        self._note(Kind.DOWNLINK, hotkey, Sample(math.exp(shown.log_rate), shown.at_most))
 
     def read_here(self, transfers: Iterable[tuple[int, float]]) -> None:
         """This process has read objects of so many bytes, in so many seconds each. A time that no clock saw says

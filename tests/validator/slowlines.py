@@ -111,20 +111,29 @@ class Lines:
 
 @dataclass
 class Prober:
-    """Probes of uploads that take what the lines take; answered when the next look asks."""
+    """Probes of uploads: ``overhead`` times as long as the lines take; answered when the next look asks."""
 
     lines: Lines
+    overhead: float = 1.0
     asked: list[Mapping[Kind, frozenset[Hotkey]]] = field(default_factory=list)
+    """For a reason."""
+    _open: dict[Kind, set[Hotkey]] = field(default_factory=dict)
 
-    def want(self, kinds: Mapping[Kind, frozenset[Hotkey]], now_s: float) -> None:
-        self.asked.append(kinds)
+    def want(self, kinds: Mapping[Kind, frozenset[Hotkey]], now_s: float, *, confirm: bool = False) -> None:
+        if confirm:
+            self.asked.append(kinds)
+        for kind, hotkeys in kinds.items():
+            self._open.setdefault(kind, set()).update(hotkeys)
 
     def take(self, now_s: float) -> Mapping[Kind, Mapping[Hotkey, Level]]:
-        asked = self.asked[-1] if self.asked else {}
+        asked, self._open = self._open, {}
         numbers = {miner.signer.hotkey: number for number, miner in enumerate(self.lines.world.miners)}
         size = self.lines.size_bytes
         return {
-            kind: {hotkey: Level(math.log(size / self.lines.takes_s(numbers[hotkey])), False) for hotkey in hotkeys}
+            kind: {
+                hotkey: Level(math.log(size / self.overhead / self.lines.takes_s(numbers[hotkey])), False)
+                for hotkey in hotkeys
+            }
             for kind, hotkeys in asked.items()
             if kind is Kind.UPLINK
         }

@@ -26,7 +26,7 @@ from validator.health.ladder import Rung
 from validator.process import Validator, assemble
 from validator.scoring.reports import find_reports
 
-CALM_ROUNDS = 14
+CALM_ROUNDS = 15
 MOST_ROUNDS = 10
 """Within which each turn of the story comes."""
 
@@ -53,7 +53,7 @@ class Teller:
 
     def __init__(self, world: World) -> None:
         self.world, self.lines, self.story = world, Lines(world), Story()
-        self.prober = Prober(self.lines)
+        self.prober = Prober(self.lines, overhead=2.5)
         self.head = 0
 
     async def tell(self) -> Story:

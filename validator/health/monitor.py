@@ -82,6 +82,11 @@ class Monitor:
         """What a machine usually does; None when nothing was seen of it."""
         return self._detectors[kind].pasts.get(hotkey)
 
+    def against(self, kind: Kind, hotkey: Hotkey, shown: Level) -> float | None:
+        """How far from what the newest round lets expect, in logarithms; None where nothing does."""
+        found = self._detectors[kind].departure(hotkey, shown)
+        return None if found is None else found[0]
+
     def followed(self) -> frozenset[Hotkey]:
         """Everybody of whom something was seen."""
         return frozenset(hotkey for detector in self._detectors.values() for hotkey in detector.pasts)
