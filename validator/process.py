@@ -50,6 +50,7 @@ from validator.lies import Lies
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.probing import Probing
 from validator.publicplace import PublicPlace, PublicStore
 from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
@@ -105,6 +106,7 @@ class Validator:
     storage_keys: StorageKeys | None
     public_place: PublicPlace | None
     convictions: Convictions
+    probing: Probing
     app: FastAPI
 
 
@@ -127,7 +129,8 @@ def assemble(parts: Parts) -> Validator:
     following = Following(board, heads, scorer, plans, convictions, lies)
     complaints = Complaints(board, plans, convictions)
     butterfly = Butterfly(board, parts.chain, parts.entropy, lies) if parts.spec.reduce.kind == "butterfly" else None
-    service = ValidatorService(board, intake, parts.version, complaints, convictions, butterfly)
+    probing = Probing(board, parts.entropy)
+    service = ValidatorService(board, intake, parts.version, complaints, convictions, probing, butterfly)
     effects = Effects(board, heads, intake, scorer, uploads, butterfly)
     driver = Driver(board, effects, scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
@@ -148,6 +151,7 @@ def assemble(parts: Parts) -> Validator:
         storage_keys=_storage_keys(parts, board),
         public_place=_public_place(parts, board),
         convictions=convictions,
+        probing=probing,
         app=create_app(service, gatekeeper),
     )
 
@@ -228,3 +232,4 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(validator.driver.run(), name="driver")
         group.create_task(validator.watchdog.run(), name="watchdog")
         group.create_task(validator.convictions.run(), name="convictions")
+        group.create_task(validator.probing.run(), name="probes")

@@ -24,6 +24,8 @@ from common.wire import (
     HeartbeatReply,
     MinerStatus,
     Phase,
+    ProbeAnswer,
+    ProbeReply,
     ReductionReply,
     ReductionRequest,
     ReportIndex,
@@ -41,6 +43,7 @@ from validator.board import Board
 from validator.butterfly import Butterfly
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
+from validator.probing import Probing
 from validator.reports_place import FolderReports
 from validator.round import core, deadlines
 from validator.round.facts import Phase as RoundPhase
@@ -62,6 +65,7 @@ class ValidatorService:
         version: str,
         complaints: Complaints,
         convictions: Convictions,
+        probing: Probing,
         butterfly: Butterfly | None = None,
     ) -> None:
         """``butterfly`` is None in a run whose leader reduces alone."""
@@ -70,6 +74,7 @@ class ValidatorService:
         self._version = version
         self._complaints = complaints
         self._convictions = convictions
+        self._probing = probing
         self._butterfly = butterfly
         self._cached: tuple[float, Status] | None = None
         self._found: tuple[float, Findings] | None = None
@@ -107,6 +112,7 @@ class ValidatorService:
             score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
             reduce=self._butterfly.view(caller.hotkey) if self._butterfly and current else None,
             stall=next((stall.text[:300] for stall in board.stalls if stall.holds), ""),
+            probe=self._probing.order(caller.hotkey),
         )
 
     async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply:
@@ -122,6 +128,10 @@ class ValidatorService:
         if self._butterfly is None:
             raise Rejected("no_butterfly", "in this run the leader reduces alone")
         return await self._butterfly.hand_in(caller, request.reduction)
+
+    async def probed(self, caller: Caller, answer: ProbeAnswer) -> ProbeReply:
+        """See ``Probing.answer``."""
+        return await self._probing.answer(caller.hotkey, answer)
 
     async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply:
         """See ``Complaints.hear``."""
