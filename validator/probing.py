@@ -92,7 +92,7 @@ class Probing:
         """``entropy`` as for ``ProbeObjects``."""
         self._board = board
         self._objects = ProbeObjects(board.store, board.spec.run, entropy)
-        self._probes = Probes()
+        self._probes = Probes(board.health.usual)
         self._work: asyncio.Task[None] | None = None
         self._looked_s: float | None = None
         self._moved = board.journal.state.moved

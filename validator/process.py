@@ -129,7 +129,7 @@ def assemble(parts: Parts) -> Validator:
     following = Following(board, heads, scorer, plans, convictions, lies)
     complaints = Complaints(board, plans, convictions)
     butterfly = Butterfly(board, parts.chain, parts.entropy, lies) if parts.spec.reduce.kind == "butterfly" else None
-    probing = Probing(board, parts.entropy)
+    probing = board.health.prober = Probing(board, parts.entropy)
     service = ValidatorService(board, intake, parts.version, complaints, convictions, probing, butterfly)
     effects = Effects(board, heads, intake, scorer, uploads, butterfly)
     driver = Driver(board, effects, scorer, following, parts.until_revision)
