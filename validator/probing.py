@@ -60,7 +60,16 @@ class ProbeObjects:
         )
         return order, proof
 
-    def has_arrived(self, probe: Probe) -> bool:
+    def is_right(self, probe: Probe, answer: ProbeAnswer) -> bool:
+        """Whether the miner has done what was ordered."""
+        return self._has_arrived(probe) if probe.kind is Kind.UPLINK else answer.proof == probe.proof
+
+    def look(self, probe: Probe) -> None:
+        """Return when the storage answers."""
+        with only_facts():
+            self._store.head(self._key(probe))
+
+    def _has_arrived(self, probe: Probe) -> bool:
         """Whether what lies at the key of the uplink is what was ordered."""
         assert probe.order is not None, "it was prepared"
         with only_facts():
@@ -70,11 +79,6 @@ class ProbeObjects:
                 return False
         whole = found.info.size_bytes == probe.size_bytes
         return whole and found.body == uplink_bytes(probe.order.nonce, SHOWN_BYTES)
-
-    def look(self, probe: Probe) -> None:
-        """Return when the storage answers."""
-        with only_facts():
-            self._store.head(self._key(probe))
 
     def _sign(self, probe: Probe, body: bytes) -> UploadTarget:
         life_s = timeouts.PROBE_URL_LIFE_S
@@ -198,7 +202,7 @@ class Probing:
         if answer.busy:
             return Outcome.BUSY, "another probe comes later"
         try:
-            right = await self._is_right(probe, answer)
+            right = await in_thread(lambda: self._objects.is_right(probe, answer))
         except BrigadeError as fault:
             logger.warning("the answer of {} to a probe can't be checked: {}", probe.hotkey, fault)
             return Outcome.VOID, "the storage does not answer this validator"
@@ -206,11 +210,6 @@ class Probing:
             return Outcome.RIGHT, ""
         logger.warning("{} answers a probe of its {} wrongly; it counts as no answer", probe.hotkey, probe.kind.value)
         return Outcome.WRONG, "this is not what was ordered; it counts as no answer"
-
-    async def _is_right(self, probe: Probe, answer: ProbeAnswer) -> bool:
-        if probe.kind is Kind.UPLINK:
-            return await in_thread(lambda: self._objects.has_arrived(probe))
-        return answer.proof == probe.proof
 
     def _end(self, probe: Probe, outcome: Outcome) -> None:
         facts = {"hotkey": probe.hotkey, "kind": probe.kind.value, "size_bytes": probe.size_bytes}
