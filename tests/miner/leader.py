@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from common import keys
 from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
@@ -165,7 +165,7 @@ class Leader:
         self._server = ScriptedServer(self._answer)
         self._server._server.handle_error = _say_unless_hung_up  # type: ignore[method-assign]
 
-    def __enter__(self) -> Leader:
+    def __enter__(self) -> Self:
         self._server.__enter__()
         self.chain = self._make_chain()
         return self
