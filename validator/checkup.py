@@ -17,7 +17,17 @@ from validator.rounds import Round
 
 
 def after_round(board: Board, current: Round) -> None:
-    """Look at a round that has become a revision."""
+    """Look at a round that has become a revision. A mistake of ours in it ends no round: nothing that is merged or paid
+    rests on it, so what was found before stands, and the next round is looked at again."""
+    try:
+        _look(board, current)
+    except Exception as error:  # noqa: BLE001 - see above
+        logger.opt(exception=error).error(
+            "the health of the miners can't be judged after round {}", current.state.round
+        )
+
+
+def _look(board: Board, current: Round) -> None:
     health, now_s = board.health, board.now_s()
     if current.judgement is not None:
         health.vitals.worked(current.judgement.watched)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,8 +21,10 @@ from tests.validator.slowlines import MINERS, Lines, Prober, fleet
 from tests.validator.test_following import WATCHER, caught_up, may_lead
 from tests.validator.world import World
 from validator.care import Care
-from validator.health.evidence import Kind
+from validator.health.evidence import Evidence, Kind
+from validator.health.labels import Place
 from validator.health.ladder import Rung
+from validator.health.monitor import Judgement, Monitor
 from validator.process import Validator, assemble
 from validator.scoring.reports import find_reports
 
@@ -119,6 +121,26 @@ class Teller:
         return self.lines.dealt[max(self.lines.dealt)]
 
 
+class Broken(Monitor):
+    """One with a mistake in it."""
+
+    def look(self, evidence: Evidence, places: Mapping[Hotkey, Place]) -> Judgement:
+        raise ZeroDivisionError("a mistake of ours")
+
+
+def test_a_mistake_in_the_judging_of_health_ends_no_round(dataset: Dataset) -> None:
+    world = fleet(dataset)
+
+    async def go() -> None:
+        await world.begin(MINERS)
+        validator, lines = world.validator(), Lines(world)
+        validator.board.health.monitor = Broken()
+        await until_committed(world, validator, lines.turn, 2)
+
+    asyncio.run(go())
+    assert world.log().rounds_aborted == 0
+
+
 @pytest.fixture(scope="module")
 def story(dataset: Dataset) -> Story:
     world = fleet(dataset, validators=(VALIDATOR.hotkey, WATCHER.hotkey))
@@ -129,9 +151,12 @@ def test_calm_rounds_find_nothing_and_leave_a_past(story: Story) -> None:
     assert story.calm is not None
     assert story.calm.health is not None
     assert story.calm.health.findings == ()
-    usual = {machine.hotkey: machine.uplink for machine in story.calm.health.machines}
-    assert len(usual) == MINERS
-    assert all(rate is not None and rate.usual is not None for rate in usual.values())
+    machines = story.calm.health.machines
+    assert len(machines) == MINERS
+    for rate in (rate for machine in machines for rate in (machine.compute, machine.uplink)):
+        assert rate is not None
+        assert rate.usual is not None
+    assert all(machine.downlink is not None for machine in machines), "owners were seen to read"
 
 
 def test_a_slow_address_is_one_verdict_over_its_machines_in_the_signed_report(story: Story) -> None:
