@@ -55,9 +55,7 @@ class _Pump:
 class Line:
     """A client's connection, the one to the target, and the pumps between them."""
 
-    def __init__(self, faults: Faults, link: Link, counters: Counters, source: str | None = None) -> None:
-        """``source``: the address from which the target is connected to."""
-        self._source = source
+    def __init__(self, faults: Faults, link: Link, counters: Counters) -> None:
         self._faults, self._link, self._counters = faults, link, counters
         self._awaits_request = True
 
@@ -84,9 +82,7 @@ class Line:
         await faults.running.wait()
         if faults.black_hole:
             await self._hole(reader)
-        their_reader, their_writer = await asyncio.open_connection(
-            *target, local_addr=(self._source, 0) if self._source else None
-        )
+        their_reader, their_writer = await asyncio.open_connection(*target)
         up = _Pump(reader, their_writer, self._link.up, up_cut, up_flip, True)
         down = _Pump(their_reader, writer, self._link.down, down_cut, down_flip, False)
         halves = [asyncio.ensure_future(work) for pump in (up, down) for work in (self._read(pump), self._write(pump))]

@@ -32,22 +32,12 @@ class FaultProxy:
     Proxies that are given the same ``link`` share its rate, in both directions.
     """
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        link: Link | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        source: str | None = None,
-    ) -> None:
-        """``source``: the address from which the target is to see our clients come."""
+    def __init__(self, target: str, *, link: Link | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
         url = urlsplit(target if "//" in target else f"//{target}")
         if url.hostname is None or url.port is None:
             raise ValueError(f"a target is http://host:port or host:port, not {target!r}")
         self.link = link or Link()
         self._target = (url.hostname, url.port)
-        self._source = source
         self._place = _hold_port(host, port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="faultproxy", daemon=True)
@@ -238,7 +228,7 @@ class FaultProxy:
 
     async def _carry(self, client: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=client)
-        await Line(self._faults, self.link, self._counters, self._source).run(reader, writer, self._target)
+        await Line(self._faults, self.link, self._counters).run(reader, writer, self._target)
 
     def _reset_all(self) -> None:
         for line in self._lines:

@@ -7,9 +7,8 @@ It is the program itself, started from its own command line, in a process where
 - connections to one address go to another (``--via``): the machine's own line, usually a fault proxy. The program
   still names the address that it knows, so that hosts in signed URLs and in requests are the right ones;
 - the wall clock is off (``--clock-s``);
-- the health of miners is judged as soon as rounds of seconds need it, and though there are few (``--hurry``): a past
-  takes fewer rounds, probes of one machine follow each other within a second, two are a group, and two of five can be
-  at fault;
+- the health of miners is known as soon as rounds of seconds need it (``--hurry``): a past takes fewer of them, and
+  probes of one machine follow each other within a second;
 - one function of the miner is replaced: what it announces, what it puts or how often it asks follows the word in the
   file of ``--orders`` (see ``LIES``), which may change at any time. An empty or missing file means honest work.
 """
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser("python -m tests.support.misfit", description=__doc__)
     parser.add_argument("--via", type=_detour, action="append", default=[], help="ADDRESS=ADDRESS of connections")
     parser.add_argument("--clock-s", type=float, default=0.0, help="how far the wall clock is ahead")
-    parser.add_argument("--hurry", action="store_true", help="judge the health of few miners, and soon")
+    parser.add_argument("--hurry", action="store_true", help="know the health of miners sooner")
     parser.add_argument("--orders", type=Path, help="file with the present lie")
     parser.add_argument("--bucket-url", default="", help="where a liar looks for the originals of its copies")
     parser.add_argument("--victims", type=Path, nargs="*", default=[], help="state folders of whom to copy")
@@ -71,13 +70,12 @@ def divert(detours: Mapping[Address, Address]) -> None:
 
 
 def hurry() -> None:
-    """Waits, rounds and processes that cost a test its time and are no part of what it shows."""
+    """Waits and rounds that cost a test its time and are no part of what it shows."""
     from common import timeouts
-    from validator.health import detectors, labels, past
+    from validator.health import past
 
     timeouts.PROBE_REST_S = timeouts.PROBE_AGAIN_S = 1.0
     past.LEAST, past.LAG = 4, 2
-    labels.LEAST_MEMBERS, detectors.SHARED_ALARM = 2, 0.5
 
 
 def shift_clock(ahead_s: float) -> None:

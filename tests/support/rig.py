@@ -129,8 +129,6 @@ class Rig:
     chain: Part
     parts: dict[str, Part] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    """Of processes the address from which validators see them come, if it is not the usual one."""
     entries: list[Entry] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     voids: int = 0
@@ -191,9 +189,7 @@ class Rig:
         chain = self.stack.enter_context(FaultProxy(f"127.0.0.1:{self.ports['chain']}", link=link))
         storage = self.stack.enter_context(FaultProxy(self.storage.endpoint, link=link))
         validators = {
-            wallet.name: self.stack.enter_context(
-                FaultProxy(f"{SERVED_IP}:{self.ports[wallet.name]}", link=link, source=self.sources.get(name))
-            )
+            wallet.name: self.stack.enter_context(FaultProxy(f"{SERVED_IP}:{self.ports[wallet.name]}", link=link))
             for wallet in self.wallets.validators
         }
         line = self.lines[name] = Line(link, storage, validators, chain)
