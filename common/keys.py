@@ -1,13 +1,14 @@
 """The bucket's layout: every key that Brigade reads or writes is made and parsed here, and nowhere else.
 
-Keys of content hold its SHA-256, so a key is never put twice with different bytes. All keys are relative to the
-bucket's prefix.
+Keys of content hold its SHA-256, so a key is never put twice with different bytes; but for the lease and the objects
+of probes, which are nobody's evidence. All keys are relative to the bucket's prefix.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from common.units import Hotkey, Revision, RoundId, Sha256, ShardId
 
@@ -98,6 +99,12 @@ def conviction_key(run: str, validator: Hotkey, round_id: RoundId, sha256: Sha25
     return f"runs/{run}/reports/{validator}/{round_id}-{sha256}.conviction.json"
 
 
+def probe_key(run: str, hotkey: Hotkey, way: Literal["up", "down"]) -> str:
+    """What probes of a miner's link transfer. Two objects for each hotkey that was ever probed, overwritten by every
+    probe: no part of the truth and of no revision, so that nothing reads, copies or proves them afterwards."""
+    return f"runs/{run}/probes/{hotkey}/{way}"
+
+
 def dataset_prefix(dataset: Sha256) -> str:
     return f"data/{dataset}/"
 
@@ -120,7 +127,7 @@ class KeyParts:
     """What a key under ``runs/<run>/`` says about its object."""
 
     kind: str
-    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot, report or conviction."""
+    """spec, lease, log, command, delta, manifest, update, mean, reduction, snapshot, report, conviction or probe."""
     sha256: Sha256 | None = None
     """Hash in the name: of the bytes, or for a manifest of its delta's."""
     seq: int | None = None
@@ -147,6 +154,7 @@ _PATTERNS = {
     "snapshot": rf"revisions/(?P<revision>{_NUMBER})/(?P<shard>{_NUMBER})/{_HASH}\.safetensors",
     "report": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.json",
     "conviction": rf"reports/{_HOTKEY}/(?P<round>{_NUMBER})-{_HASH}\.conviction\.json",
+    "probe": rf"probes/{_HOTKEY}/(?:up|down)",
 }
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from common.errors import Rejected
+from common.healthreport import HealthReport
 from common.identity import SignedRecord, Signer, decode_record, sign_record
 from common.spec import SCHEMA
 from common.typed import ADDED, from_json, to_json
@@ -90,6 +91,8 @@ class Report:
     heldout_loss: float
     """At the head after the round."""
     members: tuple[MemberReport, ...]
+    health: HealthReport | None = field(default=None, metadata=ADDED)
+    """Who is slow, and what is usual: of a validator that has led; None of one that only follows."""
 
 
 def sign_report(report: Report, signer: Signer) -> SignedRecord:

@@ -105,6 +105,18 @@ STILL_S = 2 * BULK_STALL_S
 """A transfer of which no byte has moved for so long stands still: it was broken off and begun anew, to no avail."""
 AWAY_TOLD_S = BULK_STALL_S
 """Trouble with storage or log that passes sooner is not worth a word to anybody but the log."""
+PROBE_S = 20.0
+"""From the order of a probe until its answer: a usual link takes a second."""
+PROBE_REST_S = 60.0
+"""Between two probes of one miner, unless one is to confirm another."""
+PROBE_LOOK_S = 0.5
+"""Pause between two looks of a leader at its probes."""
+PROBE_KEEP_S = 60.0
+"""A prepared probe waits so long for the heartbeat whose answer orders it."""
+PROBE_AGAIN_S = 15.0
+"""Before a miner is asked again whose link was in use, or when the storage was away."""
+PROBE_WANT_S = 600.0
+"""A wish for a probe that could not be met for so long is dropped."""
 COMPLAINT_LOOK_S = 5.0
 """A miner looks so often whether a plan has left it out."""
 COMPLAINT_MOST_S = 300.0
@@ -119,7 +131,7 @@ FIRST_STEP_S = 4 * CHAIN_CALL_S
 
 def check() -> None:
     """Raise ValueError when two times contradict each other."""
-    pauses = (LEADER_LOOK_S, IDLE_LOOK_S, FOLLOWER_LOOK_S, COMMAND_LOOK_S, RETRY_MOST_S)
+    pauses = (PROBE_LOOK_S, LEADER_LOOK_S, IDLE_LOOK_S, FOLLOWER_LOOK_S, COMMAND_LOOK_S, RETRY_MOST_S)
     rules = {
         "a lease must survive two lost renewals": LEASE_RENEW_S * 3 < LEASE_S,
         "one slow storage call must not cost the lease": STORE_READ_S + CONNECT_S < LEASE_S,
@@ -144,6 +156,10 @@ def check() -> None:
         "complaints must not come faster than they are looked for": METAGRAPH_REFRESH_S <= COMPLAINT_LOOK_S,
         "pauses between complaints must grow": COMPLAINT_LOOK_S < COMPLAINT_MOST_S,
         "a probe's URL must outlive a clock that is off": MAX_CLOCK_SKEW_S < PROBE_URL_LIFE_S,
+        "a probe's URL must outlive the wait for its order": PROBE_KEEP_S + PROBE_S + MAX_CLOCK_SKEW_S
+        < PROBE_URL_LIFE_S,
+        "an answer to a probe that was lost once must still be in time": CONTROL_READ_S + CONNECT_S < PROBE_S,
+        "what is asked of a miner again must have its turn before it is dropped": PROBE_REST_S < PROBE_WANT_S,
     }
     for broken in (rule for rule, holds in rules.items() if not holds):
         raise ValueError(f"contradictory waiting times: {broken}")

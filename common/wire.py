@@ -9,9 +9,18 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from common.errors import Rejected
+from common.probes import MAX_PROBE_BYTES, MIN_PROBE_BYTES
 from common.reductions import MAX_COPIES
 from common.store.multipart import MAX_PARTS, MD5_PATTERN
 from common.units import SHA256_PATTERN
@@ -33,6 +42,7 @@ PartDigest = Annotated[str, Field(pattern=MD5_PATTERN)]
 Text = Annotated[str, Field(max_length=300)]
 Address = Annotated[str, Field(min_length=40, max_length=60)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
+ProbeNonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Message(BaseModel):
@@ -132,6 +142,32 @@ class ReduceView(Message):
     """Afterwards the leader computes them itself."""
 
 
+class UploadTarget(Message):
+    """One presigned put. Length and checksum are part of its signature."""
+
+    url: Annotated[str, Field(max_length=4096)]
+    headers: Annotated[dict[str, str], Field(max_length=16)]
+    expires_in_s: Quantity
+
+
+class ProbeOrder(Message):
+    """One small transfer that measures the miner's link to the storage; see ``common.probes``. Told once."""
+
+    nonce: ProbeNonce
+    kind: Literal["uplink", "downlink"]
+    size_bytes: Annotated[int, Field(ge=MIN_PROBE_BYTES, le=MAX_PROBE_BYTES)]
+    upload: UploadTarget | None = None
+    """Of the uplink: where the bytes go. Of the downlink there is none: the miner reads its own key."""
+    seconds_left: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+    """Until the answer must be there."""
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> ProbeOrder:
+        if (self.kind == "uplink") != (self.upload is not None):
+            raise ValueError("a probe of the uplink, and no other, says where its bytes go")
+        return self
+
+
 class HeartbeatReply(Message):
     """What the leader answers: a hint where the log stands, never a truth of its own."""
 
@@ -150,6 +186,16 @@ class HeartbeatReply(Message):
     """Why the run stands still, so that nobody new should begin; empty while newcomers are of use."""
     reduce: ReduceView | None = None
     """Duties in the butterfly; None when there are none."""
+    probe: ProbeOrder | None = None
+    """A transfer to make now; None, and not even sent, when there is none."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_order(self, make: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Messages have no unknown fields: a miner that does not know probes must be able to read every other reply."""
+        made: dict[str, Any] = make(self)
+        if self.probe is None:
+            made.pop("probe", None)
+        return made
 
 
 class SubmissionRequest(Message):
@@ -158,14 +204,6 @@ class SubmissionRequest(Message):
     manifest: dict[str, Any]
     parts: Annotated[tuple[PartDigest, ...], Field(max_length=MAX_PARTS)] = ()
     """MD5 of each part, in order, of a delta that is larger than ``PART_BYTES``; else none."""
-
-
-class UploadTarget(Message):
-    """One presigned put. Length and checksum are part of its signature."""
-
-    url: Annotated[str, Field(max_length=4096)]
-    headers: Annotated[dict[str, str], Field(max_length=16)]
-    expires_in_s: Quantity
 
 
 class PartTarget(Message):
@@ -228,6 +266,23 @@ class ReductionReply(Message):
     uploads: Annotated[tuple[MeanTarget, ...], Field(max_length=MAX_COPIES)]
 
 
+class ProbeAnswer(Message):
+    """POST /v1/probes: the transfer that was ordered has been made, or can't be made now."""
+
+    nonce: ProbeNonce
+    busy: bool = False
+    """The link was in use by the miner's own work, so that the transfer would tell nothing."""
+    proof: Digest | None = None
+    """Of the downlink: see ``common.probes.downlink_proof``."""
+
+
+class ProbeReply(Message):
+    """Whether the answer counts, and if not, why."""
+
+    counted: bool
+    reason: Text
+
+
 class ComplaintRequest(Message):
     """POST /v1/complaints: a plan names nothing of the sender, though its leader had given it this receipt."""
 
@@ -278,6 +333,8 @@ class MinerStatus(Message):
     note: Text
     duties: Text = ""
     """Why it has no part in the reduction, and until which round; empty while it may have some."""
+    health: Text = ""
+    """What is done about it since it is slow, why, and the way back; empty while it is not."""
 
 
 class StallView(Message):
@@ -323,6 +380,17 @@ class Status(Message):
     miners: Annotated[list[MinerStatus], Field(max_length=256)]
     stalls: Annotated[list[StallView], Field(max_length=MAX_STALLS)] = []
     """What stands still, the most important first; empty while all goes on."""
+
+
+class Findings(Message):
+    """GET /v1/findings, open to everybody: what `brigade health` and `brigade explain` show."""
+
+    run: Annotated[str, Field(max_length=48)]
+    hotkey: Address
+    leading: bool
+    """Whether this validator sees the miners now; one that follows tells what it saw last, if it ever led."""
+    health: dict[str, Any] | None
+    """A ``common.healthreport.HealthReport``, as signed reports hold it; None where nothing is known."""
 
 
 class ReportIndex(Message):

@@ -33,10 +33,12 @@ from miner.discovery import Found, LeaderLink, find_seat
 from miner.follow import LogView
 from miner.follower import Follower
 from miner.heart import Heart
+from miner.jobs import Job
 from miner.ledger import Ledger
 from miner.meter import UploadMeter
 from miner.patience import AsyncSleep, Patience, Uniform
 from miner.places import StoragePlace
+from miner.prober import LinkKind, Prober
 from miner.receipts import Receipts
 from miner.reducer import Reducer
 from miner.report import Reporter
@@ -206,6 +208,13 @@ class Agent:
             http,
             sent=lambda: reporter.made,
         )
+        prober = Prober(
+            context,
+            where.reader,
+            lambda: link.client(_leader(session)),
+            http,
+            busy=lambda kind: reducer.at_work or _uses_link(kind, session, meter),
+        )
         heart = Heart(
             link,
             meter,
@@ -215,12 +224,12 @@ class Agent:
             context.patience("heartbeat"),
             leader=lambda: session.view.state.leader,
             describe=reporter.describe,
-            on_reply=lambda beat, reply: _heard(beat, reply, follower, reducer),
+            on_reply=lambda beat, reply: _heard(beat, reply, follower, reducer, prober),
         )
         private = self._settings.allow_private
         complaints = Complaints(context, receipts, lambda: session.view, self._ports.chain, private)
         watch = Watch(session, self._settings.max_tokens_per_s)
-        others = [asyncio.create_task(part.run()) for part in (heart, follower, complaints, watch, reducer)]
+        others = [asyncio.create_task(part.run()) for part in (heart, follower, complaints, watch, reducer, prober)]
         working = asyncio.create_task(session.run())
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -270,9 +279,17 @@ def require_whole_model(spec: RunSpec) -> None:
         )
 
 
-def _heard(beat: Heartbeat, reply: HeartbeatReply, follower: Follower, reducer: Reducer) -> None:
+def _heard(beat: Heartbeat, reply: HeartbeatReply, follower: Follower, reducer: Reducer, prober: Prober) -> None:
     follower.heard(reply)
     reducer.heard(beat.seq, reply)
+    prober.heard(reply)
+
+
+def _uses_link(kind: LinkKind, session: Session, meter: UploadMeter) -> bool:
+    """Whether a delta goes up, or the dataset or a revision comes down."""
+    if kind == "uplink":
+        return meter.view() is not None
+    return Job.FETCH in session.jobs or Job.SYNC in session.jobs
 
 
 def _leader(session: Session) -> Hotkey:

@@ -30,6 +30,8 @@ from common.wire import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    ProbeAnswer,
+    ProbeReply,
     ReductionReply,
     ReductionRequest,
     SubmissionReply,
@@ -125,6 +127,10 @@ class ValidatorClient:
     async def reduced(self, word: SignedRecord) -> ReductionReply:
         """Say which means are made; hear where to put those that are not there yet."""
         return await self._post("/v1/reductions", ReductionRequest(reduction=word.to_json()), ReductionReply)
+
+    async def probed(self, answer: ProbeAnswer) -> ProbeReply:
+        """Say that the transfer of a probe has been made, or can't be made now; hear whether it counts."""
+        return await self._post("/v1/probes", answer, ProbeReply)
 
     async def retire(self) -> None:
         """Take no more requests, and hang up once those under way have ended. Idempotent."""

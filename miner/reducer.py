@@ -61,6 +61,8 @@ class Reducer:
         self._newest: Asked | None = None
         self._asked = asyncio.Event()
         self._patience = context.patience("reducing")
+        self.at_work = False
+        """Whether it reads or puts now."""
 
     def heard(self, beat: int, reply: HeartbeatReply) -> None:
         """The newest reply, and the number of the heartbeat that it answers."""
@@ -75,11 +77,14 @@ class Reducer:
         while True:
             await self._asked.wait()
             self._asked.clear()
+            self.at_work = True
             try:
                 await self.turn()
             except RemoteError as error:
+                self.at_work = False
                 await self._patience.bear(error)
             else:
+                self.at_work = False
                 self._patience.relax()
 
     async def turn(self) -> None:

@@ -20,13 +20,24 @@ class Attending:
     def __init__(self, dealt_s: float) -> None:
         """``dealt_s``: when the duties were dealt."""
         self._dealt_s = dealt_s
-        self._told: set[Hotkey] = set()
+        self._told: dict[Hotkey, float] = {}
+        """Who was given its duties, and when first."""
+        self._spoke: set[Hotkey] = set()
         self._turned_away: set[Hotkey] = set()
         self._done_s: dict[Hotkey, float] = {}
 
-    def told(self, hotkey: Hotkey) -> None:
+    def told(self, hotkey: Hotkey, now_s: float) -> None:
         """It was given its duties."""
-        self._told.add(hotkey)
+        self._told.setdefault(hotkey, now_s)
+
+    def read_s(self, hotkey: Hotkey, now_s: float) -> float | None:
+        """It tells of means: how long it has read for its first ones. None for later ones, since it puts the earlier
+        ones meanwhile."""
+        told_s = self._told.get(hotkey)
+        if told_s is None or hotkey in self._spoke:
+            return None
+        self._spoke.add(hotkey)
+        return now_s - told_s
 
     def done(self, hotkey: Hotkey, now_s: float) -> None:
         """All that was due from it is there."""

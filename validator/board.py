@@ -22,6 +22,7 @@ from common.store.port import ObjectStore
 from common.units import RoundId, Sha256, ShardId
 from validator.bodies import RememberingReader
 from validator.diary import Diary
+from validator.healthdesk import HealthDesk
 from validator.journal import Journal
 from validator.leadership import Leadership
 from validator.members import Members
@@ -85,6 +86,8 @@ class Board:
     """What the next round takes over of time that did not count; set with each takeover and at each round's end."""
     waiting_for: str = "starting"
     diary: Diary = field(default_factory=Diary)
+    health: HealthDesk = field(default_factory=HealthDesk)
+    """How fast its miners are, while this process leads."""
     stalls: tuple[Stall, ...] = ()
     """What stands still, by the watchdog's last look."""
 

@@ -35,7 +35,7 @@ from validator.api.security import Caller
 from validator.attending import Attending
 from validator.audits.convictions import Accused
 from validator.board import Board
-from validator.dealing import candidates, proofs_of
+from validator.dealing import candidates, proofs_of, read_bytes
 from validator.lies import Lies
 from validator.means import Handed, Means
 from validator.outages import only_facts
@@ -131,7 +131,8 @@ class Butterfly:
         now_s, members = self._board.now_s(), self._board.members
         owners = self._attending.owners(reducing, lambda owner: members.lives(owner, now_s))
         allowed_s, usual_s = self._attending.allowed_s(reducing), REDUCE_SHARE * current.policy.finish_deadline_s
-        if why := members.bars.settle(reducing.round, owners, allowed_s, usual_s):
+        spared = self._board.health.spared
+        if why := members.bars.settle(reducing.round, owners, allowed_s, usual_s, spared):
             logger.bind(event="duties", round=int(reducing.round)).info("round {}: {}", reducing.round, why)
 
     # What miners see and send.
@@ -142,7 +143,7 @@ class Butterfly:
         asked = reducing.asked(hotkey, self._board.now_s()) if reducing is not None else None
         if reducing is None or asked is None:
             return None
-        self._attending.told(hotkey)
+        self._attending.told(hotkey, self._board.now_s())
         return view_of(reducing, asked)
 
     async def hand_in(self, caller: Caller, value: dict[str, object]) -> ReductionReply:
@@ -154,6 +155,7 @@ class Butterfly:
         with self._attending.serving(word.signer):
             reducing = self._led()
         reducing.announce(word)
+        self._note_read(reducing, word)
         # Only a word that brings something is kept, one after the other: the same one signed anew is other bytes, and
         # nobody's words in the bucket are more than its duties.
         async with self._hands.setdefault(word.signer, asyncio.Lock()):
@@ -167,6 +169,15 @@ class Butterfly:
             if not reducing.due(word.signer):
                 self._attending.done(word.signer, self._board.now_s())
             return ReductionReply(uploads=targets)
+
+    def _note_read(self, reducing: Reducing, word: Reduction) -> None:
+        """How fast an owner has read what its first means are made of."""
+        current, took_s = self._board.round, self._attending.read_s(word.signer, self._board.now_s())
+        if took_s is None or not reducing.undisturbed or current is None or current.opened.plan is None:
+            return
+        places = [(copy.shard, copy.partition) for copy in word.copies]
+        size_bytes = read_bytes(self._board.spec, self._board.counts(), current.opened.plan, places)
+        self._board.health.vitals.read(word.signer, size_bytes, took_s)
 
     def _open(self) -> Reducing | None:
         """What is reduced for the round that is open: one that its owner has ended takes nothing more."""

@@ -70,7 +70,7 @@ def start(
         Path | None,
         typer.Option(
             envvar="BRIGADE_ASN_TABLE",
-            help='File of lines "prefix asn": miners of one ASN are taken for related when partitions are dealt.',
+            help='File of lines "prefix asn": miners of one ASN are related in deals, looked at together when slow.',
         ),
     ] = None,
     json_lines: options.JsonLines = False,

@@ -6,17 +6,21 @@ manifests whose deltas were checked, or by the deltas themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from common import keys
 from common.codec.container import partition_hashes
 from common.codec.params import delta_params
 from common.merge.butterfly import Candidate
+from common.merge.partition import byte_range
 from common.runlog.entries import PlanMember, RoundFrozen
 from common.runlog.recompute import accepted_members
 from common.runlog.remerge import read_delta
+from common.spec import RunSpec
 from common.units import Coldkey, Hotkey, ShardId
 from validator.board import Board
 from validator.owners import candidates_of
-from validator.reducing import Proof
+from validator.reducing import Place, Proof
 from validator.rounds import Round
 
 
@@ -37,6 +41,16 @@ def proofs_of(board: Board, current: Round, plan: RoundFrozen) -> dict[ShardId, 
     return {
         shard: tuple(_proof(board, current, member) for member in accepted_members(plan, shard)) for shard in shards
     }
+
+
+def read_bytes(spec: RunSpec, counts: Mapping[ShardId, int], plan: RoundFrozen, places: Iterable[Place]) -> int:
+    """What an owner reads for the means of these places: their ranges of every accepted delta. Pure."""
+    total = 0
+    for shard, partition in places:
+        for member in accepted_members(plan, shard):
+            start, end = byte_range(spec, delta_params(spec.codec, member.base_revision), counts[shard], partition)
+            total += end - start
+    return total
 
 
 def _proof(board: Board, current: Round, member: PlanMember) -> Proof:

@@ -24,6 +24,7 @@ from common.runlog.rules import REFUSALS
 from common.runlog.writer import LostSlot
 from common.timeouts import LEASE_RENEW_S, METAGRAPH_REFRESH_S
 from common.units import Hotkey, Revision
+from validator import checkup
 from validator.alone import Alone, Facts
 from validator.board import Board
 from validator.collecting import Collector
@@ -177,6 +178,8 @@ class Driver:
         board.members.learn(before.rates)
         for hotkey, bar in before.bars.items():
             board.members.bars.add(hotkey, bar)
+        checkup.adopt(board, before.reports)
+        checkup.begin_lead(board)
 
     async def _make_up(self) -> None:
         """Score the committed rounds whose reports are missing, oldest first."""

@@ -78,6 +78,7 @@ class Effects:
         board, run = self._board, self._board.journal.state
         base = current.state.base_revision
         current.submissions.closed = True
+        board.health.vitals.frozen(board.now_s(), lambda hotkey: board.members.lives(hotkey, board.now_s()))
         await self._last_looks(current, current.submissions.unfinished())
         while unchecked := current.submissions.unchecked():
             await self._last_looks(current, unchecked)

@@ -1,4 +1,4 @@
-"""What a new leader takes over from those before it: the rates that miners have proven, and who is barred.
+"""What a new leader takes over from those before it: the rates that miners have proven, who is barred, and who is slow.
 
 Who follows hears no heartbeats, so nothing is proven to it, and the cap on unproven claims would cut the work of every
 honest machine in the very round that is taken over. The reports of earlier leaders say what was proven to them, and
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from common.reports import Report
 from common.runlog.state import RunState
 from common.units import Hotkey
 from validator.bars import Bar
@@ -30,6 +31,8 @@ class Before:
     """Tokens per second that were proven; the later leader's word counts."""
     bars: Mapping[Hotkey, Bar]
     """Who reduces nothing for a while."""
+    reports: tuple[Report, ...]
+    """All that was read. Of health the newest one counts: each leader goes on from the one before."""
 
 
 def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Collection[Hotkey]) -> Before:
@@ -38,9 +41,11 @@ def known_before(store: ReportStore, run: RunState, own: Hotkey, convicted: Coll
     asked = [hotkey for hotkey in earlier if hotkey != own and hotkey not in convicted][:MOST_ASKED]
     rates: dict[Hotkey, float] = {}
     bars: dict[Hotkey, Bar] = {}
+    read: list[Report] = []
     for hotkey in asked:
         newest = reports.find_reports(store, run.spec.run, hotkey, run.next_round).newest
         if newest is not None:
             rates = {**reports.proven(newest), **rates}
             bars = {**reports.barred(newest), **bars}
-    return Before(rates, bars)
+            read.append(newest)
+    return Before(rates, bars, tuple(read))

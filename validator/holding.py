@@ -113,6 +113,7 @@ class Holding:
         self._began_s = self._board.now_s()
 
     def _delay(self, by_s: float) -> None:
+        self._board.health.vitals.disturbed()
         current = self._board.round
         if current is None:
             self._board.held = core.longer(self._board.held, by_s)

@@ -100,6 +100,7 @@ class Intake:
             etag = await self._joined(present.manifest)
             if etag is None:
                 return NOT_UPLOADED
+            self._board.health.vitals.arrived(present.name, self._board.now_s())
             if present.final:
                 return await self._check_once(current, present, etag)
             if not present.complete:
@@ -291,6 +292,9 @@ class Intake:
         expires_s = math.ceil(url_life_s(current.state, self._board.now_s(), current.policy))
         target = await in_thread(lambda: self._uploads.target(manifest, parts, expires_s))
         if target is not None:
+            if manifest.round == current.state.round:  # a late one may have come in part before
+                vitals = self._board.health.vitals
+                vitals.allowed(submission.name, manifest.delta.size_bytes, self._board.now_s())
             return target
         finding = await self._take(current, submission)
         if finding.code in NOT_THERE:

@@ -16,6 +16,7 @@ from common.units import Hotkey, RoundId, Sha256
 from common.wire import Heartbeat, Phase
 from validator import ledger
 from validator.bars import Bars
+from validator.care import Care
 from validator.ledger import Account, Totals
 from validator.round.facts import MemberFacts, RoundState
 from validator.round.tokens import UNSUPPORTED, Seen, Terms, most_of, round_usual, usual_rate
@@ -59,6 +60,8 @@ class Members:
         self._most = most
         self._members: dict[Hotkey, Member] = {}
         self.bars = Bars()
+        self.cares: Mapping[Hotkey, Care] = {}
+        """What is done about those who are slow, by the health monitor."""
         self._earlier: set[Hotkey] = set()
         self._ordered: list[Member] | None = None
         self.beat_s: float | None = None
@@ -215,7 +218,8 @@ class Members:
             own = held.get(member.hotkey, NOTHING_HELD)
             live = now_s - member.heard_s < self._timeout_s and not _gone(member.beat)
             if live or own.delivered or own.tokens:
-                found.append(_facts(member, own, live, round_id, now_s, most, usual, member.hotkey in self._earlier))
+                earlier, care = member.hotkey in self._earlier, self.cares.get(member.hotkey)
+                found.append(_facts(member, own, live, round_id, now_s, most, usual, earlier, care))
         return tuple(found)
 
     def settle(self, hotkey: Hotkey, reported: Account) -> None:
@@ -280,11 +284,13 @@ def _facts(
     most: Callable[[float | None, float | None, float, bool], int] | None,
     usual: float | None,
     earlier: bool,
+    care: Care | None,
 ) -> MemberFacts:
     tokens, held = round_tokens(member, round_id), own.tokens
     if most is not None:
         bound = most(member.work.seconds, member.support, member.work.worked_s, earlier)
         tokens, held = min(tokens, bound), min(held, bound)
+    rate = _rate(member, round_id, usual)
     return MemberFacts(
         member.hotkey,
         live,
@@ -292,10 +298,10 @@ def _facts(
         trains(member, round_id),
         max(tokens, held),
         own.delivered,
-        member.missed < PATIENCE_ROUNDS,
-        _rate(member, round_id, usual),
+        member.missed < PATIENCE_ROUNDS and (care is None or care.awaited),
+        rate if care is None or care.tokens_per_s is None else min(rate, care.tokens_per_s),
         held,
-        member.uplink.eta_s(own.coming_bytes, own.coming_since_s, now_s),
+        member.uplink.eta_s(own.coming_bytes, own.coming_since_s, now_s, care.bytes_per_s if care else None),
         own.announced,
     )
 

@@ -11,7 +11,7 @@ from common.errors import Rejected
 from common.runlog.commands import Order
 from common.runlog.entries import EntryData, RoundAborted
 from common.runlog.rules import CONTENT_FAILURES, CONTENT_REFUSALS
-from validator import pausing
+from validator import checkup, pausing
 from validator.board import Board
 from validator.effects import Effects
 from validator.round import core
@@ -95,6 +95,7 @@ class OpenRound:
             if judgement is not None:
                 board.members.prove(proven_rates(judgement.watched, board.members.proven()))
             board.members.note_committed(current.state.round, current.named(), current.came())
+            checkup.after_round(board, current)
         self._scorer.add(finished(current, board.journal.state))
         board.carried, board.held = carried_on(current), core.held_on(current.state)
         board.round = None

@@ -31,7 +31,7 @@ def candidates_of(
     asn_of: Callable[[str], int | None],
     now_s: float,
 ) -> list[Candidate]:
-    """Accepted members that live and are not barred.
+    """Accepted members that live and may have duties.
 
     ``coldkey_of`` a hotkey, None: it has no seat; ``asn_of`` an address, None: it is not known.
     """
@@ -40,7 +40,7 @@ def candidates_of(
         member, coldkey = members.get(hotkey), coldkey_of(hotkey)
         if member is None or coldkey is None or not members.is_live(member, now_s):
             continue
-        if members.bars.of(hotkey).until <= plan.round:
+        if members.bars.may_reduce(hotkey, plan.round):
             found.append(Candidate(hotkey, coldkey, network_of(member.host), asn_of(member.host)))
     return found
 

@@ -42,6 +42,7 @@ from validator.effects import Effects
 from validator.following import Following
 from validator.heads import Heads
 from validator.headsonchain import HeadGuard, HeadsOnChain
+from validator.healthdesk import HealthDesk
 from validator.intake import Intake
 from validator.journal import Journal
 from validator.leadership import Leadership
@@ -49,9 +50,11 @@ from validator.lies import Lies
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.probing import Probing
 from validator.publicplace import PublicPlace, PublicStore
 from validator.reads import WatchedReader
 from validator.reports_place import ReportStore
+from validator.routine import Routine
 from validator.scorer import Scorer
 from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
@@ -103,6 +106,7 @@ class Validator:
     storage_keys: StorageKeys | None
     public_place: PublicPlace | None
     convictions: Convictions
+    probing: Probing
     app: FastAPI
 
 
@@ -125,7 +129,8 @@ def assemble(parts: Parts) -> Validator:
     following = Following(board, heads, scorer, plans, convictions, lies)
     complaints = Complaints(board, plans, convictions)
     butterfly = Butterfly(board, parts.chain, parts.entropy, lies) if parts.spec.reduce.kind == "butterfly" else None
-    service = ValidatorService(board, intake, parts.version, complaints, convictions, butterfly)
+    probing = board.health.prober = Probing(board, parts.entropy)
+    service = ValidatorService(board, intake, parts.version, complaints, convictions, probing, butterfly)
     effects = Effects(board, heads, intake, scorer, uploads, butterfly)
     driver = Driver(board, effects, scorer, following, parts.until_revision)
     gatekeeper = Gatekeeper(parts.signer, board.membership, parts.clock)
@@ -146,6 +151,7 @@ def assemble(parts: Parts) -> Validator:
         storage_keys=_storage_keys(parts, board),
         public_place=_public_place(parts, board),
         convictions=convictions,
+        probing=probing,
         app=create_app(service, gatekeeper),
     )
 
@@ -199,6 +205,7 @@ def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, Head
         reports=parts.reports or parts.store,
         read_only=parts.reports is not None,
         asns=parts.asns,
+        health=HealthDesk(routine=Routine(reads_seen=spec.reduce.kind == "butterfly")),
     )
     return board, guard
 
@@ -225,3 +232,4 @@ async def serve(validator: Validator, chain: ChainPort, sock: socket.socket, pub
         group.create_task(validator.driver.run(), name="driver")
         group.create_task(validator.watchdog.run(), name="watchdog")
         group.create_task(validator.convictions.run(), name="convictions")
+        group.create_task(validator.probing.run(), name="probes")

@@ -6,11 +6,16 @@ A reader over a reader; threads may share it.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.store.port import RangeReader
 from common.units import Sha256
+
+DELTA = ".delta"
+"""How the keys end of what is timed: objects of one kind and size, read every round."""
+REMEMBERED = 64
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class WatchedReader:
         self._count = 0
         self._ended = 0
         self._open: dict[int, Reading] = {}
+        self._took: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
 
     def under_way(self) -> tuple[Reading, ...]:
         """What is being read, the oldest first."""
@@ -44,13 +50,25 @@ class WatchedReader:
         with self._lock:
             return self._ended
 
+    def timed(self) -> list[tuple[int, float]]:
+        """Bytes and seconds of the newest deltas that were read whole since the last call."""
+        with self._lock:
+            found = list(self._took)
+            self._took.clear()
+        return found
+
     def fetch(self, key: str, *, max_bytes: int, sha256: Sha256 | None = None, size_bytes: int | None = None) -> bytes:
         """See ``ObjectReader.fetch``."""
-        number = self._begin(Reading(key, size_bytes, self._now_s()))
+        since_s = self._now_s()
+        number = self._begin(Reading(key, size_bytes, since_s))
         try:
-            return self._reader.fetch(key, max_bytes=max_bytes, sha256=sha256, size_bytes=size_bytes)
+            body = self._reader.fetch(key, max_bytes=max_bytes, sha256=sha256, size_bytes=size_bytes)
         finally:
             self._end(number)
+        if key.endswith(DELTA):
+            with self._lock:
+                self._took.append((len(body), self._now_s() - since_s))
+        return body
 
     def fetch_range(self, key: str, *, start: int, end: int, size_bytes: int) -> bytes:
         """See ``RangeReader.fetch_range``."""

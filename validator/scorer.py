@@ -18,6 +18,7 @@ from loguru import logger
 
 from common.blocking import in_thread
 from common.errors import Rejected, Retryable, SetupError
+from common.healthreport import HealthReport
 from common.keys import manifest_key
 from common.records import MAX_MANIFEST_BYTES, Manifest, decode_submission
 from common.reports import Report
@@ -27,6 +28,7 @@ from common.runlog.rules import counted_tokens
 from common.runlog.state import RunState
 from common.store.retry import RetryPolicy
 from common.units import Hotkey, Revision, Sha256, ShardId
+from validator import checkup
 from validator.board import Board, asked_wait_s
 from validator.heads import Heads, Memories
 from validator.ledger import Account
@@ -48,6 +50,8 @@ class _Task:
     books: dict[Hotkey, Books]
     seats: tuple[Seat, ...]
     """Of members that should appear though they sent nothing."""
+    health: HealthReport | None
+    """What this process knows of their rates, if it leads."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Scorer:
             board.members.support(reports.supported(report))
             for hotkey, bar in reports.barred(report).items():
                 board.members.bars.add(hotkey, bar)
+            checkup.adopt(board, [report])
 
     def heldout_loss(self, sha256: Sha256, memories: Memories) -> float:
         """Loss on the held-out text of the weights with this revision hash; remembered. Blocking."""
@@ -168,7 +173,8 @@ class Scorer:
             if member.account != Account()
         }
         seats = (board.membership.known(hotkey) for hotkey in sorted(books))
-        return _Task(finished, books, tuple(seat for seat in seats if seat is not None))
+        health = board.health.report() if board.leadership.leading else None
+        return _Task(finished, books, tuple(seat for seat in seats if seat is not None), health)
 
     # In the worker thread.
 
@@ -203,7 +209,8 @@ class Scorer:
         gone = {score.work.hotkey for score in scores if forgettable(score.score, largest)} - task.books.keys()
         kept = [score for score in scores if score.work.decision != "absent" or score.work.hotkey not in gone]
         outcome = Outcome(finished.round, node.revision, finished.committed, base_loss, loss)
-        return reports.make_report(board.spec.run, board.signer.hotkey, outcome, kept, task.books), first_loss
+        report = reports.make_report(board.spec.run, board.signer.hotkey, outcome, kept, task.books, task.health)
+        return report, first_loss
 
     def _drops(self, finished: Finished, base: Memories) -> dict[Place, Drops]:
         board, run = self._board, finished.run

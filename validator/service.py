@@ -10,6 +10,7 @@ from typing import Literal
 
 from common import timeouts
 from common.errors import Rejected
+from common.typed import to_json
 from common.units import Hotkey, RoundId
 from common.wire import (
     MAX_STALLS,
@@ -17,11 +18,14 @@ from common.wire import (
     ComplaintRequest,
     CompleteReply,
     CompleteRequest,
+    Findings,
     Health,
     Heartbeat,
     HeartbeatReply,
     MinerStatus,
     Phase,
+    ProbeAnswer,
+    ProbeReply,
     ReductionReply,
     ReductionRequest,
     ReportIndex,
@@ -39,6 +43,7 @@ from validator.board import Board
 from validator.butterfly import Butterfly
 from validator.intake import Intake
 from validator.members import Member, round_tokens, trains
+from validator.probing import Probing
 from validator.reports_place import FolderReports
 from validator.round import core, deadlines
 from validator.round.facts import Phase as RoundPhase
@@ -60,6 +65,7 @@ class ValidatorService:
         version: str,
         complaints: Complaints,
         convictions: Convictions,
+        probing: Probing,
         butterfly: Butterfly | None = None,
     ) -> None:
         """``butterfly`` is None in a run whose leader reduces alone."""
@@ -68,8 +74,10 @@ class ValidatorService:
         self._version = version
         self._complaints = complaints
         self._convictions = convictions
+        self._probing = probing
         self._butterfly = butterfly
         self._cached: tuple[float, Status] | None = None
+        self._found: tuple[float, Findings] | None = None
         self._looked: tuple[float, Round, RoundFacts] | None = None
 
     def health(self) -> Health:
@@ -104,6 +112,7 @@ class ValidatorService:
             score=board.standing.averages.get((caller.hotkey, caller.seat.registered_block)),
             reduce=self._butterfly.view(caller.hotkey) if self._butterfly and current else None,
             stall=next((stall.text[:300] for stall in board.stalls if stall.holds), ""),
+            probe=self._probing.order(caller.hotkey),
         )
 
     async def submit(self, caller: Caller, request: SubmissionRequest) -> SubmissionReply:
@@ -119,6 +128,10 @@ class ValidatorService:
         if self._butterfly is None:
             raise Rejected("no_butterfly", "in this run the leader reduces alone")
         return await self._butterfly.hand_in(caller, request.reduction)
+
+    async def probed(self, caller: Caller, answer: ProbeAnswer) -> ProbeReply:
+        """See ``Probing.answer``."""
+        return await self._probing.answer(caller.hotkey, answer)
 
     async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply:
         """See ``Complaints.hear``."""
@@ -146,6 +159,19 @@ class ValidatorService:
         if self._cached is None or now_s - self._cached[0] >= timeouts.STATUS_CACHE_S:
             self._cached = (now_s, self._status())
         return self._cached[1]
+
+    def findings(self) -> Findings:
+        """Who is slow, by what this process has seen; at most a fraction of a second old."""
+        now_s = self._board.now_s()
+        if self._found is None or now_s - self._found[0] >= timeouts.STATUS_CACHE_S:
+            self._found = (now_s, self._findings())
+        return self._found[1]
+
+    def _findings(self) -> Findings:
+        board, known = self._board, self._board.health.report()
+        told = None if known is None else to_json(known)
+        assert told is None or isinstance(told, dict)
+        return Findings(run=board.spec.run, hotkey=board.signer.hotkey, leading=board.leadership.leading, health=told)
 
     def _status(self) -> Status:
         board = self._board
@@ -211,6 +237,7 @@ class ValidatorService:
             return None
         delivered = current is not None and current.submissions.delivered(member.hotkey)
         live = board.members.is_live(member, board.now_s())
+        care = board.members.cares.get(member.hotkey) if board.leadership.leading else None
         return MinerStatus(
             hotkey=member.hotkey,
             uid=seat.uid,
@@ -223,9 +250,10 @@ class ValidatorService:
             score=board.standing.averages.get((seat.hotkey, seat.registered_block)),
             silent_s=max(0.0, board.now_s() - member.heard_s),
             note=beat.note,
-            duties=board.members.bars.of(member.hotkey).told(
-                current.state.round if current else board.journal.state.next_round
-            ),
+            duties=board.members.bars.told(
+                member.hotkey, current.state.round if current else board.journal.state.next_round
+            )[:300],
+            health="" if care is None else care.told[:300],
         )
 
 

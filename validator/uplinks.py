@@ -23,14 +23,18 @@ class Uplink:
         self.bytes_per_s = rate if before is None else NEWEST * rate + (1 - NEWEST) * before
         self.last_bytes = size_bytes
 
-    def eta_s(self, coming_bytes: int, since_s: float, now_s: float) -> float | None:
+    def eta_s(
+        self, coming_bytes: int, since_s: float, now_s: float, most_bytes_per_s: float | None = None
+    ) -> float | None:
         """Seconds until an announced object will be there, or the next one if none is announced (0 bytes).
 
-        None when nothing predicts it: no earlier upload, or it takes longer than predicted.
+        ``most_bytes_per_s``: what is left of its rate, if that is known. None when nothing predicts it: no earlier
+        upload, or it takes longer than predicted.
         """
         if self.bytes_per_s is None:
             return None
+        rate = self.bytes_per_s if most_bytes_per_s is None else min(self.bytes_per_s, most_bytes_per_s)
         if coming_bytes == 0:
-            return self.last_bytes / self.bytes_per_s
-        left_s = coming_bytes / self.bytes_per_s - (now_s - since_s)
+            return self.last_bytes / rate
+        left_s = coming_bytes / rate - (now_s - since_s)
         return left_s if left_s > 0 else None

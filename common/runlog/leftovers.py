@@ -8,6 +8,7 @@ from __future__ import annotations
 from common import keys
 from common.convictions import MAX_CONVICTION_BYTES
 from common.keys import KeyParts
+from common.probes import MAX_PROBE_BYTES
 from common.records import MAX_MANIFEST_BYTES
 from common.reductions import decode_reduction
 from common.reports import MAX_REPORT_BYTES
@@ -41,6 +42,9 @@ def verify_rest(work: Work, state: RunState) -> None:
             raise VerifyError(info.key, "a stranger object: no part of a run has such a key")
         if info.key in work.reader.proved:
             continue
+        if parts.kind == "probe":
+            _check_probe(info)
+            continue
         with naming(info.key):
             _verify_object(work, state, info, parts)
         check_tail(state, work.told, info.key, parts)
@@ -54,6 +58,12 @@ def verify_rest(work: Work, state: RunState) -> None:
         if why:
             work.suspicious[info.key] = why
     work.say(f"objects: {len(work.reader.proved)} right; {len(work.unreferenced)} that nothing refers to")
+
+
+def _check_probe(info: ObjectInfo) -> None:
+    """Any bytes will do: nothing in a run rests on them. But nobody hides a load of them there."""
+    if info.size_bytes > MAX_PROBE_BYTES:
+        raise VerifyError(info.key, f"it has {info.size_bytes} bytes, and a probe at most {MAX_PROBE_BYTES}")
 
 
 def _is_made_for(work: Work, parts: KeyParts) -> bool:

@@ -28,6 +28,8 @@ from common.units import Sha256, format_bytes, sha256_hex
 
 WORKERS = 8
 """Objects at a time: no more than so many parts are in memory, a few times over."""
+STAYS = ("lease", "probe")
+"""Kinds of objects that are not copied."""
 Say = Callable[[str], None]
 Append = Callable[[RunState, StorageMoved], RunState]
 
@@ -141,11 +143,11 @@ def _prefixes(state: RunState) -> tuple[str, str]:
 
 
 def _objects(store: ObjectStore, state: RunState, ends_with_move: bool) -> list[ObjectInfo]:
-    """What is to be copied: all but the lease, which belongs to whoever leads next, the slot of the move and those
-    behind it."""
+    """What is to be copied: all but the lease, which belongs to whoever leads next, what probes have left, which nobody
+    reads again, the slot of the move and those behind it."""
     found = [info for prefix in _prefixes(state) for info in store.list(prefix)]
     end = state.next_seq - 1 if ends_with_move else None
-    return [info for info in found if _kind(state, info.key) != "lease" and not _is_behind(state, info.key, end)]
+    return [info for info in found if _kind(state, info.key) not in STAYS and not _is_behind(state, info.key, end)]
 
 
 def _is_behind(state: RunState, key: str, end: int | None) -> bool:

@@ -59,18 +59,34 @@ class World:
 
     def play(self, left: Share = nobody, probed: Share | None = None) -> Judgement:
         """One round; probes show the same as the rounds unless something else is said."""
+        judgement = self._look(left)
+        self.answer(judgement.probes, probed or left)
+        self.round += 1
+        return judgement
+
+    def look(self, left: Share) -> Mapping[Kind, frozenset[Hotkey]]:
+        """A round whose probes are not answered yet; what it asks for."""
+        probes = self._look(left).probes
+        self.round += 1
+        return probes
+
+    def answer(self, probes: Mapping[Kind, frozenset[Hotkey]], left: Share) -> None:
+        """Give these."""
+        results: dict[Kind, dict[Hotkey, Level]] = {}
+        for kind, asked in probes.items():
+            for hotkey in asked & self.places.keys():
+                results.setdefault(kind, {})[hotkey] = Level(math.log(self.rate(kind, hotkey, left)), False)
+        verdicts, released = self.monitor.probed(results)
+        self.verdicts += verdicts
+        self.released += released
+
+    def _look(self, left: Share) -> Judgement:
         samples = {kind: {hotkey: (Sample(self.rate(kind, hotkey, left)),) for hotkey in self.places} for kind in Kind}
         own = {kind: (Sample(100.0 * self.own * self._wobble(3)),) for kind in LINKS}
         judgement = self.monitor.look(Evidence(RoundId(self.round), samples, own), self.places)
-        results: dict[Kind, dict[Hotkey, Level]] = {}
-        for kind, asked in judgement.probes.items():
-            for hotkey in asked & self.places.keys():
-                results.setdefault(kind, {})[hotkey] = Level(math.log(self.rate(kind, hotkey, probed or left)), False)
-        verdicts, released = self.monitor.probed(results)
         self.watches += judgement.watches
-        self.verdicts += [*judgement.verdicts, *verdicts]
-        self.released += [*judgement.released, *released]
-        self.round += 1
+        self.verdicts += judgement.verdicts
+        self.released += judgement.released
         return judgement
 
     def until_verdict(self, left: Share, rounds: int = 12) -> int:

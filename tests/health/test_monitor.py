@@ -203,3 +203,54 @@ def test_the_fleet_of_these_tests_is_large_enough_for_what_is_shared_to_be_known
 def test_a_monitor_without_evidence_says_nothing() -> None:
     judgement = Monitor().look(Evidence(RoundId(0), {}), {})
     assert judgement == Judgement()
+
+
+def test_probes_that_answer_a_round_later_still_confirm_and_release() -> None:
+    """On the wire they take their time: what one look asked for is there before the next one."""
+    world, left = World().calm(), slowed(Kind.UPLINK, hotkeys(3), 0.5)
+    asked = world.look(left)
+    for _ in range(4):
+        world.answer(asked, left)
+        asked = world.look(left)
+    assert {h for v in world.verdicts for h in v.members} == hotkeys(3)
+    for _ in range(10):
+        world.answer(asked, nobody)
+        asked = world.look(nobody)
+    assert not world.monitor.cases
+    assert {hotkey for finding in world.released for hotkey in finding.members} == hotkeys(3)
+
+
+def test_an_answer_that_misses_a_look_is_asked_for_again() -> None:
+    world, left = World().calm(), slowed(Kind.UPLINK, hotkeys(3), 0.5)
+    world.look(left)
+    asked = world.look(left)
+    world.answer({}, left)
+    again = world.look(left)
+    assert again == asked == {Kind.UPLINK: hotkeys(3)}
+    world.answer(again, left)
+    assert world.verdicts
+
+
+def test_a_monitor_goes_on_from_what_another_one_left() -> None:
+    world = World().calm()
+    world.until_verdict(slowed(Kind.UPLINK, hotkeys(3), 0.5))
+    before = world.monitor
+    pasts = {(kind, h): p for kind in Kind for h in world.places if (p := before.past(kind, h)) is not None}
+    world.monitor = Monitor()
+    world.monitor.restore(before.cases, pasts)
+    for _ in range(6):
+        world.play(slowed(Kind.UPLINK, hotkeys(3), 0.5))
+    assert not world.released
+    assert len(world.verdicts) == 1, "nothing is found anew"
+    for _ in range(12):
+        world.play()
+    assert not world.monitor.cases
+    world.until_verdict(slowed(Kind.COMPUTE, ONE, 0.5))
+
+
+def test_whoever_is_gone_for_good_is_forgotten() -> None:
+    world = World().calm()
+    world.until_verdict(slowed(Kind.UPLINK, ONE, 0.5))
+    world.monitor.forget(lambda hotkey: hotkey not in ONE)
+    assert not world.monitor.cases
+    assert world.monitor.followed() == world.places.keys() - ONE

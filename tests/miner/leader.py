@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from common import keys
 from common.auth import REPLY_SIGNATURE, RequestVerifier, sign_reply
@@ -30,8 +30,10 @@ from common.identity import KeypairSigner
 from common.records import Manifest, Receipt, StoredSubmission, open_manifest, sign_receipt
 from common.runlog.entries import LeaderChanged, PlanMember, RoundAborted, RoundFrozen
 from common.spec import RunSpec, spec_hash
+from common.store.config import StorageConfig
 from common.store.memory import MemoryStore
 from common.store.port import ObjectMissing
+from common.store.s3 import S3Store
 from common.units import Coldkey, Hotkey, Sha256, sha256_hex
 from common.wire import (
     CompleteReply,
@@ -52,6 +54,7 @@ from tests.runlog.support import ALICE, MINERS, opened, small_spec
 from tests.runlog.world import World, begin_world
 from tests.support.httpserver import Reply, Request, ScriptedServer
 from tests.support.memchain import MemoryWallet, MemoryWorld, Subnet
+from tests.support.storage import quick_store
 
 NETUID = 2
 PLAIN = {"heartbeat_s": 0.02, "member_timeout_s": 1.0, "drip_s": 0.0, "target_tokens": 1 << 30, "overlap": True}
@@ -82,6 +85,23 @@ def put_dataset(store: MemoryStore, dataset: Sha256, folder: Path) -> None:
         store.put(keys.dataset_file_key(dataset, sha256_hex(path.read_bytes())), path.read_bytes())
 
 
+@dataclass(frozen=True)
+class Bucket:
+    """A real bucket in place of the scripted one."""
+
+    own: StorageConfig
+    """As the leader reaches it."""
+    seen: StorageConfig
+    """As miners do."""
+
+    def store(self) -> S3Store:
+        """The leader's, whose URLs are for miners."""
+        store, seen = quick_store(self.own), quick_store(self.seen)
+        store.allow_public_reads()
+        store.presign_put = seen.presign_put  # type: ignore[method-assign]
+        return store
+
+
 @dataclass
 class Seen:
     """What the miner did so far."""
@@ -103,9 +123,11 @@ class Seen:
 class Leader:
     """``with Leader(folder) as leader:`` serves; ``leader.order`` is what heartbeats are answered with."""
 
-    def __init__(self, folder: Path, num_shards: int = 1, **round_changes: Any) -> None:
+    def __init__(self, folder: Path, num_shards: int = 1, bucket: Bucket | None = None, **round_changes: Any) -> None:
         self.spec = prepare_spec(folder, num_shards, **round_changes)
-        self.world: World = begin_world(self.spec)
+        self._real = bucket
+        store: Any = bucket.store() if bucket else None
+        self.world: World = begin_world(self.spec, store)
         put_dataset(self.world.store, self.spec.data.dataset, folder / "data")
         self.order: str = "train"
         self.stall = ""
@@ -143,7 +165,7 @@ class Leader:
         self._server = ScriptedServer(self._answer)
         self._server._server.handle_error = _say_unless_hung_up  # type: ignore[method-assign]
 
-    def __enter__(self) -> Leader:
+    def __enter__(self) -> Self:
         self._server.__enter__()
         self.chain = self._make_chain()
         return self
@@ -314,6 +336,11 @@ class Leader:
         self.submissions[manifest.delta.sha256] = StoredSubmission(manifest, receipt, record, signed)
         if manifest.delta.sha256 in self.complete:
             return SubmissionReply(receipt=signed.to_json(), upload=None)
+        if self._real is not None:
+            size_bytes, sha256 = manifest.delta.size_bytes, manifest.delta.sha256
+            put = self.world.store.presign_put(manifest.key, size_bytes=size_bytes, sha256=sha256, expires_s=60)
+            target = UploadTarget(url=put.url, headers=dict(put.headers), expires_in_s=60.0)
+            return SubmissionReply(receipt=signed.to_json(), upload=target)
         headers = {"content-length": str(manifest.delta.size_bytes)}
         url = (self.upload_base or self._server.url()) + f"/brigade/{manifest.key}"
         target = UploadTarget(url=url, headers=headers, expires_in_s=10.0)
@@ -385,9 +412,9 @@ class Leader:
         location = RunLocation(
             run=self.spec.run,
             spec_sha256=spec_hash(self.spec),
-            endpoint=self._server.url(),
-            bucket="brigade",
-            prefix="",
+            endpoint=self._real.seen.endpoint if self._real else self._server.url(),
+            bucket=self._real.seen.bucket if self._real else "brigade",
+            prefix=self._real.seen.prefix if self._real else "",
             public_read=True,
         )
         subnet = Subnet(Coldkey("owner"), Hotkey(self.spec.owner), last_epoch_block=0)

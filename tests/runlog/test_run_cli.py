@@ -19,6 +19,7 @@ from common.chain.wallets import ensure_wallet
 from common.cli import run as brigade
 from common.errors import Rejected
 from common.model.layout import run_layouts
+from common.reports import Report
 from common.runlog.commands import decode_command, read_orders
 from common.runlog.entries import SCHEMA, Resumed
 from common.runlog.lease import Lease, encode_lease
@@ -28,11 +29,14 @@ from common.spec import spec_hash
 from common.store.config import StorageConfig, save_config
 from common.store.port import ObjectStore
 from common.store.s3 import S3Store
-from common.units import Hotkey, ShardId
+from common.units import Hotkey, Revision, RoundId, ShardId
 from tests.runlog.support import ALICE, OWNER, small_spec
 from tests.runlog.world import World, begin_world, eventful_world
 from tests.support.storage import fresh_prefix, quick_store, running_server
+from tests.up.test_health import told
 from validator.run_cli import tell_new
+from validator.scoring.reports import write_report
+from validator.up.folder import Begun, save_begun
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -100,6 +104,25 @@ def test_status_of_a_run_whose_validator_is_gone_tells_what_its_bucket_knows(
     assert brigade(["status", "--dir", str(folder), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert (told["head"], told["lease"]) == (world.state.head, "nobody holds the lease")
+
+
+def test_health_of_a_run_whose_validator_is_gone_is_what_its_last_leader_reported(
+    folder: Path, world: World, store: ObjectStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ports.json").write_text(json.dumps({"validator": 1}))
+    save_begun(Begun(1, "tiny", "nano", 0, 2, None, None, None, 1.0, 2, spec_hash(world.spec)), folder / "run.json")
+    assert brigade(["health", "--dir", str(folder)]) == 3
+    assert "no leader's newest report tells" in capsys.readouterr().err
+    made = Report(SCHEMA, "tiny", ALICE.hotkey, RoundId(0), Revision(1), True, 3.0, 2.0, (), told())
+    key = write_report(store, made, ALICE)
+    try:
+        assert brigade(["health", "--dir", str(folder)]) == 0
+    finally:
+        store.delete(key)
+    said = capsys.readouterr()
+    assert "no validator answers" in said.err
+    assert f"by the report of {ALICE.hotkey} on round 0" in said.out
+    assert "verdict: subnet 10.3.0.0/24" in said.out
 
 
 def test_verify_passes_and_says_what_it_checked(run: Run, folder: Path, world: World) -> None:

@@ -282,9 +282,9 @@ def _reported(plan: RoundFrozen) -> tuple[MemberReport, ...]:
     )
 
 
-def begin_world(spec: RunSpec) -> World:
-    """A run that Alice has begun to lead."""
-    store = MemoryStore()
+def begin_world(spec: RunSpec, store: MemoryStore | None = None) -> World:
+    """A run that Alice has begun to lead, in a store of its own unless one is given."""
+    store = store or MemoryStore()
     state = create_run(store, spec, OWNER, ManualClock(), patience=no_patience())
     memory = {ShardId(s): rebuild(StoreReader(store), state, state.head, ShardId(s))[0] for s in range(spec.num_shards)}
     world = World(spec, store, state, memory)

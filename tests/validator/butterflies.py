@@ -19,6 +19,7 @@ from common.merge.butterfly import WRONG_MEAN
 from common.merge.partition import PartitionMean
 from common.records import ObjectRef
 from common.reductions import Copy, Reduction, sign_reduction
+from common.runlog.state import OpenRound
 from common.runlog.verify import verify_run
 from common.spec import ReduceSpec
 from common.store.reader import StoreReader
@@ -71,9 +72,9 @@ class Work:
         return ReductionRequest(reduction=sign_reduction(self.word, miner.signer).to_json())
 
 
-def work(world: World, miner: Miner, view: ReduceView, twist: Twist = exact) -> Work:
-    """The means of all duties that the leader asks for."""
-    opened = world.log().open_round
+def work(world: World, miner: Miner, view: ReduceView, twist: Twist = exact, opened: OpenRound | None = None) -> Work:
+    """The means of all duties that the leader asks for; ``opened`` as the log has it, if that was read already."""
+    opened = opened or world.log().open_round
     assert opened is not None
     plan, spec = opened.plan, world.spec
     assert plan is not None

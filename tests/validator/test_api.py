@@ -188,7 +188,7 @@ def test_two_hotkey_headers_name_nobody(dataset: Dataset) -> None:
 
 def test_open_routes_have_the_limit_of_the_address(dataset: Dataset) -> None:
     async def act(desk: Desk) -> None:
-        for path in ("/v1/health", "/v1/status"):
+        for path in ("/v1/health", "/v1/status", "/v1/findings"):
             codes = [(await desk.http.get(path)).status_code for _ in range(int(PER_ADDRESS.burst) + 2)]
             assert codes[0] == 200
             assert codes[-1] == 429

@@ -171,7 +171,7 @@ def test_who_is_turned_away_by_the_storage_or_never_asked_was_not_reached() -> N
     reducing.begin(Deal(b"", {(ShardId(0), 0): duty}, {}, {}, {}), 10.0)
     seen = Attending(10.0)
     for owner in (turned_away, lazy, quick):
-        seen.told(owner)
+        seen.told(owner, 10.5)
     with pytest.raises(Retryable), seen.serving(turned_away):
         raise Retryable("the storage is away")
     with pytest.raises(Rejected), seen.serving(lazy):
@@ -185,3 +185,42 @@ def test_who_is_turned_away_by_the_storage_or_never_asked_was_not_reached() -> N
         unasked: Owner(None, False),
         quick: Owner(2.0, True),
     }
+
+
+def test_whose_group_is_at_fault_gets_no_strike() -> None:
+    found, why = settled(4, beside_honest(NOT_DONE), USUAL_S, USUAL_S, {}, spared={LAZY})
+    assert (found, why) == ({}, "")
+    assert LAZY in settled(4, beside_honest(NOT_DONE), USUAL_S, USUAL_S, {})[0]
+
+
+def test_what_was_noted_since_a_groups_fault_began_is_taken_back() -> None:
+    known = Bars()
+    known.settle(RoundId(2), beside_honest(NOT_DONE), USUAL_S, USUAL_S)
+    before = known.of(LAZY)
+    for round_id in (6, 7):
+        known.settle(RoundId(round_id), beside_honest(NOT_DONE), USUAL_S, USUAL_S)
+    assert known.of(LAZY).until > before.until
+    (told,) = known.take_back({LAZY, SLOW}, RoundId(6))
+    assert told.startswith(LAZY)
+    assert known.of(LAZY) == before, "what was noted earlier stays"
+    assert known.take_back({LAZY}, RoundId(0)) == []
+
+
+def test_of_a_lie_nothing_is_taken_back() -> None:
+    known = Bars()
+    known.settle(RoundId(6), beside_honest(NOT_DONE), USUAL_S, USUAL_S)
+    known.add(LAZY, Bar(22, "wrong_mean"))
+    known.take_back({LAZY}, RoundId(6))
+    assert known.of(LAZY) == Bar(22, "wrong_mean")
+
+
+def test_who_is_slow_has_no_duties_while_it_is_and_no_bar() -> None:
+    known = Bars()
+    assert known.may_reduce(SLOW, 3)
+    known.slow = {SLOW: "it uploads at 50%"}
+    assert not known.may_reduce(SLOW, 3)
+    assert known.told(SLOW, 3) == "no reduce duties while it is slow: it uploads at 50%"
+    assert list(known.without_duties(RoundId(3), {SLOW, LAZY})) == [f"{SLOW} has {known.told(SLOW, 3)}"]
+    assert known.of(SLOW) == NO_BAR
+    known.slow = {}
+    assert known.may_reduce(SLOW, 3)

@@ -43,6 +43,10 @@ def test_a_new_leader_takes_over_the_rates_that_were_proven_to_the_one_before(da
         assert state.leader == WATCHER.hotkey
         assert known_before(world.store, state, WATCHER.hotkey, {VALIDATOR.hotkey}).rates == {}, "convicted: not asked"
         assert known_before(world.store, state, VALIDATOR.hotkey, ()).rates == {}, "not what it has said itself"
+        assert [report.signer for report in known_before(world.store, state, WATCHER.hotkey, ()).reports] == [
+            VALIDATOR.hotkey
+        ]
+        assert known_before(world.store, state, WATCHER.hotkey, {VALIDATOR.hotkey}).reports == (), "nor of health"
 
     asyncio.run(go())
 

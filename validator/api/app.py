@@ -21,10 +21,13 @@ from common.wire import (
     ComplaintRequest,
     CompleteReply,
     CompleteRequest,
+    Findings,
     Health,
     Heartbeat,
     HeartbeatReply,
     Message,
+    ProbeAnswer,
+    ProbeReply,
     ReductionReply,
     ReductionRequest,
     ReportIndex,
@@ -36,6 +39,7 @@ from common.wire import (
 from validator.api.security import Caller, Gatekeeper, path_of
 
 MAX_REDUCTION_REQUEST_BYTES = MAX_REDUCTION_BYTES + 1024
+MAX_PROBE_ANSWER_BYTES = 1024
 FOR_EVER = "public, max-age=31536000, immutable"
 """A name holds the hash of its bytes."""
 
@@ -46,6 +50,8 @@ class Service(Protocol):
     def health(self) -> Health: ...
 
     def status(self) -> Status: ...
+
+    def findings(self) -> Findings: ...
 
     def report_index(self) -> ReportIndex: ...
 
@@ -60,6 +66,8 @@ class Service(Protocol):
     async def complete(self, caller: Caller, request: CompleteRequest) -> CompleteReply: ...
 
     async def reduced(self, caller: Caller, request: ReductionRequest) -> ReductionReply: ...
+
+    async def probed(self, caller: Caller, answer: ProbeAnswer) -> ProbeReply: ...
 
     async def complain(self, caller: Caller, request: ComplaintRequest) -> ComplaintReply: ...
 
@@ -84,6 +92,11 @@ def _add_open_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -> 
     async def status(request: Request) -> Response:
         gatekeeper.admit_open(request)
         return json_response(service.status())
+
+    @app.get("/v1/findings")
+    async def findings(request: Request) -> Response:
+        gatekeeper.admit_open(request)
+        return json_response(service.findings())
 
     @app.get("/v1/reports")
     async def report_index(request: Request) -> Response:
@@ -128,6 +141,13 @@ def _add_signed_routes(app: FastAPI, service: Service, gatekeeper: Gatekeeper) -
     async def reduced(request: Request) -> Response:
         async def act(caller: Caller) -> Message:
             return await service.reduced(caller, parse(ReductionRequest, caller.body, MAX_REDUCTION_REQUEST_BYTES))
+
+        return await answer(request, act)
+
+    @app.post("/v1/probes")
+    async def probed(request: Request) -> Response:
+        async def act(caller: Caller) -> Message:
+            return await service.probed(caller, parse(ProbeAnswer, caller.body, MAX_PROBE_ANSWER_BYTES))
 
         return await answer(request, act)
 

@@ -59,6 +59,7 @@ STATUS = {
     "bad_json": 400,
     "bad_reduction": 400,
     "another_mean": 409,
+    "not_asked": 409,
     "rate_limited": 429,
     "too_many_submissions": 429,
     "too_many_waiting": 429,

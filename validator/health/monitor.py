@@ -6,7 +6,7 @@ and says what should be probed; ``probed`` takes what the probes showed. Bounded
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from common.units import Hotkey, RoundId
@@ -78,8 +78,44 @@ class Monitor:
         """Every machine under a verdict, by kind."""
         return self._cases
 
+    def past(self, kind: Kind, hotkey: Hotkey) -> Past | None:
+        """What a machine usually does; None when nothing was seen of it."""
+        return self._detectors[kind].pasts.get(hotkey)
+
+    def against(self, kind: Kind, hotkey: Hotkey, shown: Level) -> float | None:
+        """How far from what the newest round lets expect, in logarithms; None where nothing does."""
+        found = self._detectors[kind].departure(hotkey, shown)
+        return None if found is None else found[0]
+
+    def followed(self) -> frozenset[Hotkey]:
+        """Everybody of whom something was seen."""
+        return frozenset(hotkey for detector in self._detectors.values() for hotkey in detector.pasts)
+
+    def forget(self, keep: Callable[[Hotkey], bool]) -> None:
+        """Drop machines that are gone for good, and what is held against them."""
+        for detector in self._detectors.values():
+            detector.forget(keep)
+        self._cases = {(kind, hotkey): case for (kind, hotkey), case in self._cases.items() if keep(hotkey)}
+
+    def restore(self, cases: Mapping[tuple[Kind, Hotkey], Case], pasts: Mapping[tuple[Kind, Hotkey], Past]) -> None:
+        """Go on from what an earlier process or leader left: its cases in place of ours, and the pasts of machines
+        that have none here. Sums that were rising begin again, and a case without a past is dropped: nothing could
+        show that the machine is well again."""
+        for (kind, hotkey), past in pasts.items():
+            known = self.past(kind, hotkey)
+            if known is None or known.level is None:
+                self._detectors[kind].pasts[hotkey] = past
+        self._alarms = {}
+        self._cases = {
+            (kind, hotkey): case
+            for (kind, hotkey), case in cases.items()
+            if (held := self.past(kind, hotkey)) is not None and held.level is not None
+        }
+
     def look(self, evidence: Evidence, places: Mapping[Hotkey, Place]) -> Judgement:
-        """Take a round's evidence; the probes that it asks for are answered by ``probed`` before the next round."""
+        """Take a round's evidence; the probes that it asks for are answered by ``probed`` before the next look.
+
+        On the wire that is a round later: what is not answered by then is asked again while the alarm lasts."""
         self._round, self._alarms = evidence.round, {}
         where = groups(places), sites(places)
         own_down = self._look_at_own(evidence)

@@ -8,13 +8,14 @@ report that vanished or can't be read is told and passed by; it never stops a st
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from loguru import logger
 
 from common import keys
 from common.errors import Rejected
+from common.healthreport import HealthReport
 from common.identity import Signer
 from common.merge.butterfly import WRONG_MEAN
 from common.reports import MAX_REPORT_BYTES, MemberReport, Report, decode_report, sign_report
@@ -56,7 +57,12 @@ class Outcome:
 
 
 def make_report(
-    run: str, signer: Hotkey, outcome: Outcome, scores: Sequence[Score], books: Mapping[Hotkey, Books]
+    run: str,
+    signer: Hotkey,
+    outcome: Outcome,
+    scores: Sequence[Score],
+    books: Mapping[Hotkey, Books],
+    health: HealthReport | None = None,
 ) -> Report:
     """The report of a round, members in the order of their hotkeys."""
     nothing = Books(Totals(), Account(), 0.0, 0.0)
@@ -72,6 +78,7 @@ def make_report(
         heldout_loss_base=outcome.heldout_loss_base,
         heldout_loss=outcome.heldout_loss,
         members=tuple(members),
+        health=health,
     )
 
 
@@ -215,10 +222,19 @@ def _read(store: ReportStore, run: str, key: str, validator: Hotkey) -> Report |
 
 
 def _finite(report: Report) -> bool:
-    """Whether every figure of the report and of its members is a number."""
-    rows: tuple[Report | MemberReport, ...] = (report, *report.members)
-    values = (getattr(row, field.name) for row in rows for field in dataclasses.fields(row))
-    return all(abs(value) < LARGEST_FLOAT32 for value in values if isinstance(value, float))
+    """Whether every figure of the report and of its parts is a number."""
+    return all(abs(value) < LARGEST_FLOAT32 for value in _floats(report))
+
+
+def _floats(value: object) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _floats(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _floats(getattr(value, field.name))
 
 
 def _member(score: Score, books: Books) -> MemberReport:

@@ -120,7 +120,7 @@ def miner_line(miner: MinerStatus, names: Names) -> str:
         parts.append(f"upload {upload}" if not miner.delivered else upload)
     if miner.score is not None:
         parts.append(f"score {miner.score:,.1f}")
-    parts += [printable(text) for text in (miner.duties, miner.note) if text]
+    parts += [printable(text) for text in (miner.health or miner.duties, miner.note) if text]
     return f"{name_of(miner, names)} (uid {miner.uid}): " + ", ".join(parts)
 
 
@@ -149,7 +149,7 @@ def status_table(status: Status, names: Names) -> Table:
             f"{miner.tokens_per_s:,.0f}",
             _cut(upload_cell(miner)),
             "" if miner.score is None else f"{miner.score:,.1f}",
-            _cut(printable("; ".join(text for text in (miner.duties, miner.note[:60]) if text))),
+            _cut(printable("; ".join(text for text in (miner.health or miner.duties, miner.note[:60]) if text))),
         )
     return table
 

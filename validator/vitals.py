@@ -1,0 +1,108 @@
+"""What a leader sees of its miners' transfers and work between two looks at their health: the evidence of a round.
+
+Invariants: every time is the receiver's, and nothing that a miner says of its own rates is taken down; an upload, a
+read or a stretch of work during which the storage was away or this process slept is not counted. Bounded: the newest
+samples of each machine, and one pending upload of each line. The event loop owns it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from common.units import Hotkey, RoundId
+from validator.health.evidence import MAX_SAMPLES, Evidence, Kind, Level, Sample
+from validator.submissions import Line, Name
+
+LEAST_S = 0.05
+"""Shorter times are taken for this long: below, the network's round trips and our own looks are all there is."""
+Samples = dict[Hotkey, deque[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An upload that was allowed and has not arrived."""
+
+    name: Name
+    size_bytes: int
+    since_s: float
+
+
+@dataclass
+class Vitals:
+    """Of one process, while it leads."""
+
+    _samples: dict[Kind, Samples] = field(default_factory=lambda: {kind: {} for kind in Kind})
+    _own: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    _pending: dict[Line, _Pending] = field(default_factory=dict)
+
+    def allowed(self, name: Name, size_bytes: int, now_s: float) -> None:
+        """An upload may begin. Asked for again it goes on; another one of its line takes its place, uncounted: when its
+        sender gave the older one up, nobody here knows."""
+        line = name[1], name[2]
+        before = self._pending.get(line)
+        if before is None or before.name != name:
+            self._pending[line] = _Pending(name, size_bytes, now_s)
+
+    def arrived(self, name: Name, now_s: float) -> None:
+        """Its object is there."""
+        line = name[1], name[2]
+        pending = self._pending.get(line)
+        if pending is not None and pending.name == name:
+            del self._pending[line]
+            self._note(Kind.UPLINK, name[2], _rate(pending.size_bytes, now_s - pending.since_s))
+
+    def frozen(self, now_s: float, lives: Callable[[Hotkey], bool]) -> None:
+        """The round takes no more: of what has not arrived the rate is at most what the time so far shows. Who is gone
+        is not slow. What comes later is not timed, as its sender may rest before it goes on."""
+        for pending in self._pending.values():
+            if lives(pending.name[2]):
+                sample = _rate(pending.size_bytes, now_s - pending.since_s)
+                self._note(Kind.UPLINK, pending.name[2], Sample(sample.rate, censored=True))
+        self._pending.clear()
+
+    def worked(self, watched: Mapping[Hotkey, tuple[int, float]]) -> None:
+        """Validated tokens, and the seconds of work that this process watched."""
+        for hotkey, (tokens, seconds) in watched.items():
+            if tokens > 0 and seconds > 0:
+                self._note(Kind.COMPUTE, hotkey, Sample(tokens / seconds))
+
+    def read(self, hotkey: Hotkey, size_bytes: int, took_s: float) -> None:
+        """A miner has read so much for its duties, and told what follows from it."""
+        if size_bytes > 0:
+            self._note(Kind.DOWNLINK, hotkey, _rate(size_bytes, took_s))
+
+    def probed(self, hotkey: Hotkey, shown: Level) -> None:
+        """Its downlink, by a probe, where no round shows it."""
+        self._note(Kind.DOWNLINK, hotkey, Sample(math.exp(shown.log_rate), shown.at_most))
+
+    def read_here(self, transfers: Iterable[tuple[int, float]]) -> None:
+        """This process has read objects of so many bytes, in so many seconds each. A time that no clock saw says
+        nothing."""
+        self._own.extend(Sample(size / took_s) for size, took_s in transfers if size > 0 and took_s > 0)
+
+    def disturbed(self) -> None:
+        """Time has passed that does not count: what was under way meanwhile is not timed."""
+        self._pending.clear()
+        self._own.clear()
+
+    def take(self, round_id: RoundId) -> Evidence:
+        """All since the last call, as the evidence of a round."""
+        samples = {kind: {h: tuple(held) for h, held in of_kind.items()} for kind, of_kind in self._samples.items()}
+        own = {Kind.DOWNLINK: tuple(self._own)} if self._own else {}
+        self.clear()
+        return Evidence(round_id, samples, own)
+
+    def clear(self) -> None:
+        """Forget what was seen, such as in an earlier lead; what is under way goes on."""
+        self._samples = {kind: {} for kind in Kind}
+        self._own.clear()
+
+    def _note(self, kind: Kind, hotkey: Hotkey, sample: Sample) -> None:
+        self._samples[kind].setdefault(hotkey, deque(maxlen=MAX_SAMPLES)).append(sample)
+
+
+def _rate(size_bytes: int, took_s: float) -> Sample:
+    return Sample(size_bytes / max(LEAST_S, took_s))
