@@ -26,6 +26,7 @@ from validator.scoring.reports import find_reports
 from validator.up.bootstrap import Wallets
 
 MINERS = ["miner-1", "miner-2"]
+STEPS = 10
 
 
 @dataclass
@@ -42,8 +43,8 @@ class Story:
 
 
 def make_spec(netuid: int, wallets: Wallets, data: Path) -> RunSpec:
-    """Without drips, so that links rest between two deltas and can be probed."""
-    spec = spec_for(len(MINERS))(netuid, wallets, data)
+    """Without drips, so that links rest between two deltas and can be probed; rounds are many and short."""
+    spec = spec_for(len(MINERS), steps=STEPS)(netuid, wallets, data)
     return dataclasses.replace(spec, round=dataclasses.replace(spec.round, drip_s=0.0))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from common.defaults import DEFAULT_PRESET
 from common.model.layout import run_layouts
 from common.model.presets import PRESETS
 from common.store.port import ObjectStore
+from common.store.s3 import S3Store
 from tests.support.localrun import LocalRun, brigade, bucket_of, delta_sizes, left_behind
 from validator.up.folder import RUN_NAME
 
@@ -65,6 +67,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     return Story(folder, histories, log_entries(folder), code, summary, left)
 
 
+@pytest.fixture(scope="module")
+def bucket(story: Story) -> Iterator[S3Store]:
+    """The run's, served until its tests are over."""
+    with bucket_of(story.folder) as store:
+        yield store
+
+
 def test_no_committed_revision_is_lost_or_changed(story: Story) -> None:
     for victim, entries in story.histories:
         assert story.final[: len(entries)] == entries, victim
@@ -92,29 +101,28 @@ def test_one_signal_ends_it_in_order(story: Story) -> None:
         assert told["rounds_committed"] == sum(entry["kind"] == "revision_committed" for entry in story.final)
 
 
+@pytest.mark.usefixtures("bucket")
 def test_the_run_verifies_from_its_bucket(story: Story) -> None:
     done = brigade("run", "verify", "--dir", str(story.folder))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_delta_of_64_in_4096_is_190_times_smaller_than_dense_float32(story: Story) -> None:
+def test_a_delta_of_64_in_4096_is_190_times_smaller_than_dense_float32(bucket: S3Store) -> None:
     """Measured from the objects in the bucket."""
     dense_bytes = 4 * run_layouts(PRESETS[DEFAULT_PRESET], 1)[0].total
-    with bucket_of(story.folder) as store:
-        assert dense_bytes / max(delta_sizes(store)) >= 190
+    assert dense_bytes / max(delta_sizes(bucket)) >= 190
 
 
-def test_one_flipped_byte_anywhere_is_found_and_named(story: Story) -> None:
+def test_one_flipped_byte_anywhere_is_found_and_named(story: Story, bucket: S3Store) -> None:
     """In the real bucket, and put right afterwards."""
     dice = random.Random(20261202)
-    with bucket_of(story.folder) as store:
-        key = dice.choice(sorted(info.key for info in store.list(keys.run_prefix(RUN_NAME))))
-        whole = store.get(key, max_bytes=1 << 24).body
-        flip(store, key, whole, dice)
-        try:
-            done = brigade("run", "verify", "--dir", str(story.folder))
-        finally:
-            store.put(key, whole)
+    key = dice.choice(sorted(info.key for info in bucket.list(keys.run_prefix(RUN_NAME))))
+    whole = bucket.get(key, max_bytes=1 << 24).body
+    flip(bucket, key, whole, dice)
+    try:
+        done = brigade("run", "verify", "--dir", str(story.folder))
+    finally:
+        bucket.put(key, whole)
     assert done.returncode == 1, f"{key}: {done.stdout}"
     assert key in done.stderr
 

@@ -67,9 +67,8 @@ def two_rounds(folder: Path) -> Finished:
         code = run.finish()
         summary = json.loads((folder / "summary.json").read_text()) if code == 0 else {}
         left = left_behind(folder)
-        verified = brigade("run", "verify", "--dir", str(folder))
         with bucket_of(folder) as store:
-            deltas = delta_sizes(store)
+            verified, deltas = brigade("run", "verify", "--dir", str(folder)), delta_sizes(store)
         return Finished(code, run.errors(), run.events, summary, left, verified, deltas)
 
 

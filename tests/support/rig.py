@@ -41,10 +41,7 @@ from validator.up.client import fetch_status, status_client
 from validator.up.supervisor import inherited
 
 ROOT = Path(__file__).parents[2]
-_MARK = os.getpid()
-SERVED_IP = f"127.{1 + (_MARK >> 8) % 250}.{_MARK % 250}.2"
-"""Where validators serve: an address of this process alone. Their ports are chosen long before they are bound, and
-another rig beside this one could choose the same."""
+SERVED_IP = "127.0.0.2"
 HANG_S = 120.0
 MOST_COMMITS = 100
 """What has not happened after so many revisions will not happen."""
