@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Collection
 from typing import NoReturn
 
 from common.errors import Rejected
@@ -24,8 +25,7 @@ DEFAULT_MAX_BYTES = 1 << 20
 def dumps(value: Json) -> bytes:
     """The canonical UTF-8 bytes of ``value``. Raises ValueError for what the subset does not hold."""
     _check(value, 0)
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return text.encode("utf-8")
+    return _encode(value).encode("utf-8")
 
 
 def loads(data: bytes, max_bytes: int = DEFAULT_MAX_BYTES) -> Json:
@@ -33,9 +33,7 @@ def loads(data: bytes, max_bytes: int = DEFAULT_MAX_BYTES) -> Json:
     if len(data) > max_bytes:
         raise Rejected("bad_json", f"{len(data)} bytes where at most {max_bytes} are allowed")
     try:
-        value: Json = json.loads(
-            data.decode("utf-8"), parse_float=_refuse_number, parse_constant=_refuse_number, parse_int=_parse_int
-        )
+        value: Json = _decode(data.decode("utf-8"))
         again = dumps(value)
     except (ValueError, RecursionError) as error:
         raise Rejected("bad_json", f"not canonical JSON: {str(error)[:120]}") from None
@@ -68,22 +66,28 @@ def f32_from_hex(text: str) -> float:
 
 
 def _check(value: Json, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, dict):
-        for key, item in value.items():
+        for key in value:
             if not isinstance(key, str) or not key.isascii():
                 raise ValueError("keys must be ASCII strings")
-            _check(item, depth + 1)
+        items: Collection[Json] = value.values()
     elif isinstance(value, list):
-        for item in value:
+        items = value
+    else:
+        items = (value,)
+        depth -= 1
+    if items and depth >= MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
+    for item in items:
+        if isinstance(item, str) or item is None or item is True or item is False:
+            continue
+        if isinstance(item, int):
+            if abs(item) > MAX_INTEGER:
+                raise ValueError("integer beyond 2^53 - 1")
+        elif isinstance(item, dict | list):
             _check(item, depth + 1)
-    elif isinstance(value, bool) or value is None or isinstance(value, str):
-        return
-    elif not isinstance(value, int):
-        raise ValueError(f"{type(value).__name__} has no canonical form")
-    elif abs(value) > MAX_INTEGER:
-        raise ValueError("integer beyond 2^53 - 1")
+        else:
+            raise ValueError(f"{type(item).__name__} has no canonical form")
 
 
 def _parse_int(text: str) -> int:
@@ -94,3 +98,7 @@ def _parse_int(text: str) -> int:
 
 def _refuse_number(text: str) -> NoReturn:
     raise ValueError(f"{text[:32]} is not an integer")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
+_decode = json.JSONDecoder(parse_float=_refuse_number, parse_constant=_refuse_number, parse_int=_parse_int).decode

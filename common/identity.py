@@ -8,6 +8,7 @@ without the signature, since sr25519 signatures of the same body differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from bittensor_core import CRYPTO_SR25519, Keypair, verify_signature
@@ -50,7 +51,13 @@ class KeypairSigner:
     @classmethod
     def from_uri(cls, uri: str) -> KeypairSigner:
         """A development key such as ``//Alice``: known to everybody, worth nothing."""
-        return cls(Keypair.create_from_uri(uri))
+        return cls(_development_keypair(uri))
+
+
+@lru_cache(maxsize=4096)
+def _development_keypair(uri: str) -> Any:
+    """Derived once in a process: a simulator makes the same machines over and over."""
+    return Keypair.create_from_uri(uri)
 
 
 def verify(hotkey: str, message: bytes, signature: bytes) -> bool:

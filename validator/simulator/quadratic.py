@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from common.codec.params import F32
+
+F64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 LR = 0.005
 NOISE = 14.0
@@ -34,11 +37,7 @@ class Quadratic:
     """One problem of ``dimension`` values."""
 
     def __init__(self, dimension: int, seed: int) -> None:
-        rng = np.random.default_rng([seed, 0x5EED])
-        ladder = np.linspace(0.0, 1.0, dimension)
-        self._curvature = (0.02 + 0.98 * ladder * ladder)[rng.permutation(dimension)]
-        self.optimum: F32 = rng.standard_normal(dimension).astype(np.float32)
-        self._pool: F32 = rng.standard_normal(_POOL + dimension, dtype=np.float32) * np.float32(math.sqrt(0.5))
+        self._curvature, self.optimum, self._pool = _drawn(dimension, seed)
         self._known: dict[int, _Powers] = {}
         self._slope: F32 = self._curvature.astype(np.float32)
 
@@ -81,9 +80,20 @@ class Quadratic:
         return known
 
 
-def _power(
-    base: np.ndarray[tuple[int, ...], np.dtype[np.float64]], exponent: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+@lru_cache(maxsize=2)
+def _drawn(dimension: int, seed: int) -> tuple[F64, F32, F32]:
+    """Curvature, optimum and the pool of noise, not to be written to; problems of one seed share them."""
+    rng = np.random.default_rng([seed, 0x5EED])
+    ladder = np.linspace(0.0, 1.0, dimension)
+    curvature: F64 = (0.02 + 0.98 * ladder * ladder)[rng.permutation(dimension)]
+    optimum: F32 = rng.standard_normal(dimension).astype(np.float32)
+    pool: F32 = rng.standard_normal(_POOL + dimension, dtype=np.float32) * np.float32(math.sqrt(0.5))
+    for values in (curvature, optimum, pool):
+        values.flags.writeable = False
+    return curvature, optimum, pool
+
+
+def _power(base: F64, exponent: int) -> F64:
     result = np.ones_like(base)
     while exponent:
         if exponent & 1:
