@@ -19,7 +19,7 @@ from validator.scoring.breakreports import broken_in, claims_in, findings_of
 
 BUSY_TOLD = 24
 """Probes in a row that a miner has put off, since its own work used its link, before that is told: three wishes, each
-given up after ``MOST_BUSY``, six minutes apart at least from the first to the last answer."""
+given up after ``MOST_BUSY``; with ``PROBE_AGAIN_S`` between two that is six minutes, and longer than an upload."""
 
 
 @dataclass
@@ -50,7 +50,8 @@ class Troubles:
         self.claims.forget(seated)
         self.busy = {hotkey: times for hotkey, times in busy.items() if times >= BUSY_TOLD and seated(hotkey)}
         self.groups = {}
-        for kind, members, name in gathered(self.breaks.broken, groups(places)):
+        broken = self.breaks.broken
+        for kind, members, name in gathered(broken, groups(places)) if broken else ():
             self.groups |= {(kind, hotkey): name for hotkey in members}
         now = self.told
         lines = [f"verdict: {now[key]}" for key in sorted(now.keys() - before.keys())]

@@ -50,6 +50,7 @@ class Vitals:
     busy: dict[Hotkey, int] = field(default_factory=dict)
     """Who has put off how many probes in a row."""
     _attempts: dict[Break, dict[Hotkey, Attempts]] = field(default_factory=dict)
+    _newest: RoundId | None = None
     _came: set[Name] = field(default_factory=set)
     _cut: set[Name] = field(default_factory=set)
     """Uploads since the last look that arrived, and that were cut short before, or did not arrive whole at all."""
@@ -58,6 +59,9 @@ class Vitals:
         """An upload may begin; ``whole``: all that is missing of it, ``word``: the manifest by which it was asked for.
         Asked for again by the same one it was cut short, and goes on. Another upload of its line takes its place,
         uncounted: when its sender gave the older one up, nobody here knows."""
+        if name[0] != self._newest:
+            self._count_uploads()  # of a round that was aborted
+            self._newest = name[0]
         line = name[1], name[2]
         before = self._pending.get(line)
         if before is None or before.name != name:
@@ -145,11 +149,8 @@ class Vitals:
         return Evidence(round_id, samples, own)
 
     def take_attempts(self, now_s: float) -> Seen:
-        """What was tried since the last call, and what of it failed. An upload is one attempt, however often it had to
-        begin; one that did not arrive and was not cut short is none, as it may be slow, or its sender gone."""
-        for name in self._came | self._cut:
-            self.tried(Break.TRUNCATE, name[2], failed=name in self._cut)
-        self._came, self._cut = set(), set()
+        """What was tried since the last call, and what of it failed."""
+        self._count_uploads()
         found, self._attempts = self._attempts, {}
         flaps = self.presence.take(now_s)
         return {**found, Break.FLAP: flaps} if flaps else found
@@ -163,6 +164,13 @@ class Vitals:
         """Forget what was seen, such as in an earlier lead; what is under way goes on."""
         self._samples = {kind: {} for kind in Kind}
         self._own.clear()
+
+    def _count_uploads(self) -> None:
+        """An upload is one attempt, however often it had to begin; one that did not arrive and was not cut short is
+        none, as it may be slow, or its sender gone."""
+        for name in self._came | self._cut:
+            self.tried(Break.TRUNCATE, name[2], failed=name in self._cut)
+        self._came, self._cut = set(), set()
 
     def _note(self, kind: Kind, hotkey: Hotkey, sample: Sample) -> None:
         self._samples[kind].setdefault(hotkey, deque(maxlen=MAX_SAMPLES)).append(sample)

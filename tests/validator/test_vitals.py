@@ -132,3 +132,13 @@ def test_what_fails_while_the_storage_is_away_is_nobodys_fault() -> None:
     vitals.tried(Break.UNREACHABLE, B, failed=True)
     vitals.disturbed()
     assert vitals.take_attempts(100.0) == {}
+
+
+def test_uploads_of_an_aborted_round_count_and_are_not_kept_by_name() -> None:
+    vitals = Vitals()
+    for number in range(50):
+        other = RoundId(number), ShardId(0), A, Sha256("1" * 64)
+        vitals.allowed(other, 1000, 10.0)
+        vitals.arrived(other, 11.0)
+    assert len(vitals._came) == 1
+    assert transfers(vitals) == {A: Attempts(50, 0)}

@@ -130,7 +130,7 @@ RATES: dict[str, Kind] = {
     "storage_limit": _rate("the storage gives no transfer more than a share of the fastest link", _STORAGE, 0.3),
     "diurnal": _rate("links swing over the day, each region by its own clock", ("miners",), 0.2, "the swing"),
 }
-"""Faults of rates, for ``--health`` only: there nothing but rates is played."""
+"""Faults of rates, breaks and claims, for ``--health`` only: there nothing else is played."""
 
 
 @dataclass(frozen=True)
