@@ -27,7 +27,7 @@ from validator.health.labels import Label, Place
 from validator.health.monitor import Monitor
 from validator.routine import Routine
 from validator.scoring.healthreports import Key, cases_in, health_report, pasts_in
-from validator.troubles import Troubles
+from validator.troubles import Troubles, believed
 from validator.vitals import Vitals
 
 
@@ -91,7 +91,7 @@ class HealthDesk:
         judgement = self.monitor.look(evidence, seen.places)
         self.monitor.forget(seen.seated)
         self.vitals.forget(seen.seated)
-        attempts = self.vitals.take_attempts(seen.now_s)
+        attempts = believed(self.vitals.take_attempts(seen.now_s), judgement.suspended)
         troubles = self.troubles.look(seen.round, attempts, seen.said, self.vitals.busy, seen.places, seen.seated)
         self._note_newest(evidence, seen)
         if self.prober is not None:

@@ -6,7 +6,7 @@ owns it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from common.healthreport import FindingReport, HealthReport
@@ -14,6 +14,8 @@ from common.units import Hotkey, RoundId
 from validator.care import Care
 from validator.health.breaks import Break, Breaks, Broken, Seen, gathered
 from validator.health.claims import Claims, Said
+from validator.health.evidence import LINKS
+from validator.health.findings import Blame, Finding
 from validator.health.labels import Place, groups
 from validator.scoring.breakreports import broken_in, claims_in, findings_of
 
@@ -75,3 +77,12 @@ class Troubles:
         self.breaks.restore(broken)
         self.claims.restore(claims_in(health, round_id))
         self.busy = {}
+
+
+def believed(seen: Seen, suspended: Iterable[Finding]) -> Seen:
+    """What still counts of a round in which nobody is blamed for the links: not what goes over the storage when that is
+    at fault, and nothing when the validator's own link is."""
+    blamed = {finding.blame for finding in suspended if finding.kind in LINKS}
+    if Blame.SELF in blamed:
+        return {}
+    return {kind: tried for kind, tried in seen.items() if kind is Break.FLAP or Blame.STORAGE not in blamed}

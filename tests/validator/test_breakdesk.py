@@ -11,12 +11,14 @@ from common.units import Hotkey, RoundId, Sha256, ShardId
 from tests.health.fleet import place
 from tests.validator.test_reports import report
 from validator.bars import Bars
-from validator.health.breaks import Break
+from validator.health.breaks import Attempts, Break
 from validator.health.claims import ROUNDS, Said
+from validator.health.evidence import Kind
+from validator.health.findings import Blame, Finding, Stage
 from validator.health.ladder import Rung
 from validator.healthdesk import HealthDesk, Looked
 from validator.scoring.breakreports import troubles_in
-from validator.troubles import BUSY_TOLD
+from validator.troubles import BUSY_TOLD, believed
 
 ALL = tuple(Hotkey(f"m{number}") for number in range(12))
 BAD = ALL[0]
@@ -103,6 +105,24 @@ def test_when_a_quarter_of_the_others_fail_too_nobody_is_blamed(kind: Break) -> 
     for _ in range(8):
         rounds.play(kind, ALL[:4])
     assert rounds.desk.troubles.breaks.broken == ()
+
+
+@pytest.mark.parametrize(
+    ("blame", "left"),
+    [
+        (Blame.SELF, set()),
+        (Blame.STORAGE, {Break.FLAP}),
+        (Blame.NODE, set(Break)),
+    ],
+)
+def test_what_the_storage_or_this_validators_own_link_explains_is_held_against_nobody(
+    blame: Blame, left: set[Break]
+) -> None:
+    seen = {kind: {BAD: Attempts(4, 4)} for kind in Break}
+    fault = Finding(Kind.UPLINK, blame, frozenset(), "x", True, RoundId(1), -1.0, 5.0, Stage.VERDICT)
+    assert believed(seen, [fault]).keys() == left
+    slow = dataclasses.replace(fault, kind=Kind.COMPUTE)
+    assert believed(seen, [slow]).keys() == set(Break), "that is about another thing"
 
 
 def test_time_that_does_not_count_is_no_evidence() -> None:

@@ -8,27 +8,33 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.data.dataset import Dataset
+from common.records import sign_manifest
 from common.reports import MemberReport, Report
 from common.runlog.remerge import read_plan
+from common.store.multipart import part_digests
 from common.store.reader import StoreReader
 from common.timeouts import LEASE_S
 from common.units import Hotkey
-from common.wire import MinerStatus, SubmissionReply
+from common.wire import MinerStatus, MultipartTarget, SubmissionReply
 from tests.support.specs import VALIDATOR
 from tests.validator.butterflies import UNDRAWN, until_committed
 from tests.validator.slowlines import Lines
 from tests.validator.world import Made, Miner, World
+from validator.health.breaks import Attempts, Break
 from validator.health.ladder import Rung
 from validator.healthdesk import HealthDesk
+from validator.intake import Intake
 from validator.presence import Presence
 from validator.process import Validator
 from validator.scoring.breakreports import Trouble, troubles_in
 from validator.scoring.reports import find_reports
+from validator.uploads import Uploads
 
 MINERS = 5
 CUTS, FLAPS, BOASTS = range(3)
 SILENCE_S, STRETCH_S = 1.0, 4.0
 MOST_ROUNDS = 14
+PART = 1024
 
 
 @dataclass
@@ -168,3 +174,26 @@ def test_a_liar_gains_nothing(dataset: Dataset, boast: float) -> None:
         assert (told.proven_tokens_per_s, told.barred_until, told.lie) == (true.proven_tokens_per_s, 0, "")
         # Quality is measured on samples that are drawn after each plan, and those of the two runs differ.
         assert told.score == pytest.approx(true.score, rel=0.2)
+
+
+def test_parts_that_are_missing_though_all_are_said_to_be_there_are_a_transfer_cut_short(dataset: Dataset) -> None:
+    world = World(dataset)
+
+    async def go() -> None:
+        await world.begin(3)
+        validator, miner = hired(world), world.miners[0]
+        while validator.board.round is None:
+            await validator.driver.step()
+        made, vitals = miner.make(world.log()), validator.board.health.vitals
+        intake, parts = Intake(validator.board, Uploads(world.store, PART)), part_digests(made.body, PART)
+        manifest = sign_manifest(made.manifest, miner.signer).to_json()
+        reply = await intake.submit(miner.caller, manifest, parts)
+        assert isinstance(reply.upload, MultipartTarget)
+        assert reply.upload.missing > 1
+        named = made.manifest
+        for _ in range(3):
+            done = await intake.complete(miner.caller, named.round, named.shard, named.delta.sha256)
+            assert (done.accepted, done.code) == (False, "not_uploaded")
+        assert vitals.take_attempts(0.0) == {Break.TRUNCATE: {miner.signer.hotkey: Attempts(1, 1)}}
+
+    asyncio.run(go())

@@ -49,7 +49,8 @@ class Break(StrEnum):
     TRUNCATE = "truncate"
     """A transfer that ends before its length, or brings other bytes."""
     UNREACHABLE = "unreachable"
-    """An order that a heartbeat's answer has brought it, and that is not answered."""
+    """An order of a probe that is not answered. Nobody connects to a miner: what reaches it are the answers to its
+    heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
