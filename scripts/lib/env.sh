@@ -64,7 +64,7 @@ install_packages() {
 }
 
 pip_install() {
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2 ||
+    "$VENV/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check --no-input "$@" >&2 ||
         fail "pip could not install the requirements; the lines above say why"
 }
 

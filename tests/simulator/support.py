@@ -19,7 +19,7 @@ from validator.simulator.world import World
 
 STEPS = 20
 MINERS = 6
-ROUNDS = 5
+ROUNDS = 4
 GROUPS = 3
 
 
