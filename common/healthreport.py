@@ -24,17 +24,18 @@ class CaseReport:
     clean: int
     dirty: int
     rest: int
-    """Rounds between its probes."""
+    """Rounds between its probes. Of what breaks or is claimed, these are as ``validator.scoring.breakreports`` says."""
     rung: str
     """What is done about the machine: nothing, no_duties, smaller_share, quarantine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingReport:
-    """One thing that is slower than it was."""
+    """One thing that is slower than it was, that breaks, or that is claimed and not shown."""
 
     kind: str
-    """compute, uplink, downlink."""
+    """compute, uplink, downlink: a rate; flap, truncate, unreachable: what breaks; claims, busy: told only. A reader
+    leaves out kinds that it does not know."""
     blame: str
     """node, group, self (the validator's own link), storage."""
     name: str

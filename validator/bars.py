@@ -10,7 +10,8 @@ wait is barred for rounds that double with each time and shrink again after clea
   began is taken back.
 - no judgement at all when less time than usual was left for the owners, or when time passed that does not count.
 
-Beside the bars stand those who are slow by the verdict of the health monitor: no duties while it lasts, and no bar.
+Beside the bars stand those who are slow, or whose transfers break, by the verdict of the health monitor: no duties
+while it lasts, and no bar.
 
 Invariants: ``settled`` bars nobody whose reduction was clean; no bar by it is longer than ``LONGEST_ROUNDS``; a bar
 ends by itself. Source: DESIGN.md, section 5, the step "no reduce duties".
@@ -148,7 +149,7 @@ class Bars:
         self._earlier: dict[Hotkey, deque[tuple[RoundId, Bar]]] = {}
         """Of each miner the rounds in which something was noted against it, and its bar before."""
         self.slow: Mapping[Hotkey, str] = {}
-        """Who has no duties since it is slow, and the sentence that says so."""
+        """Who has no duties since it is slow, or its transfers break, and the sentence that says so."""
 
     def of(self, hotkey: Hotkey) -> Bar:
         return self._bars.get(hotkey, NO_BAR)
@@ -159,7 +160,7 @@ class Bars:
 
     def told(self, hotkey: Hotkey, round_id: int) -> str:
         """Why it has no duties in a round; empty when it may have some."""
-        slow = f"no reduce duties while it is slow: {self.slow[hotkey]}" if hotkey in self.slow else ""
+        slow = f"no reduce duties while this holds: {self.slow[hotkey]}" if hotkey in self.slow else ""
         return self.of(hotkey).told(round_id) or slow
 
     def add(self, hotkey: Hotkey, bar: Bar) -> None:

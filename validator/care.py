@@ -8,10 +8,11 @@ who live, the slowest first, so that caring never leaves a round with nobody to 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from common.units import Hotkey
+from validator.health.breaks import Break, Broken
 from validator.health.evidence import Kind
 from validator.health.findings import Blame, Finding
 from validator.health.ladder import Action, Rung, actions
@@ -23,6 +24,8 @@ DONE = {
     Rung.SMALLER_SHARE: "no reduce duties, and rounds count on what it does now",
     Rung.QUARANTINE: "no round waits for it, and what comes in time is merged and paid",
 }
+WITHOUT_DUTIES = frozenset({Break.FLAP, Break.TRUNCATE})
+"""Whoever does not answer probes keeps its duties: by silence alone, which costs nothing, nobody gets rid of them."""
 Cases = Mapping[tuple[Kind, Hotkey], Case]
 
 
@@ -56,9 +59,36 @@ def cares_of(monitor: Monitor, live: Collection[Hotkey]) -> dict[Hotkey, Care]:
     return {hotkey: _care(monitor, hotkey, action, hotkey in aside) for hotkey, action in found.items()}
 
 
+def with_breaks(cares: Mapping[Hotkey, Care], broken: Iterable[Broken]) -> dict[Hotkey, Care]:
+    """The same, and no duties for machines whose connection or transfers break: others would wait for them. That is
+    all: rounds wait for them as before, and what they bring is merged and paid."""
+    found = dict(cares)
+    for one in broken:
+        if one.kind in WITHOUT_DUTIES:
+            before = found.get(one.member)
+            alone = Care(Rung.NO_DUTIES, str(one), way_back_of(one))
+            found[one.member] = alone if before is None else _both(before, alone)
+    return found
+
+
+def way_back_of(one: Broken) -> str:
+    """How a machine whose attempts fail gets out of it, in one sentence."""
+    what = {
+        Break.FLAP: "stretches without a break",
+        Break.TRUNCATE: "transfers that come whole, probes among them,",
+        Break.UNREACHABLE: "probes that it answers",
+    }[one.kind]
+    return f"{one.needed} {what} in a row release it, and more if others fail between"
+
+
 def in_fallen_groups(cases: Cases) -> frozenset[Hotkey]:
     """Whose slowness is its group's, as the validator itself sees it: nothing is held against them."""
     return frozenset(hotkey for (_, hotkey), case in cases.items() if _is_groups(case.finding))
+
+
+def _both(one: Care, other: Care) -> Care:
+    rung = max(one.rung, other.rung)
+    return replace(one, rung=rung, reason=f"{one.reason}; {other.reason}", way_back=f"{one.way_back}; {other.way_back}")
 
 
 def _is_groups(finding: Finding) -> bool:

@@ -13,6 +13,7 @@ from common.reports import Report
 from common.units import Hotkey
 from validator.board import Board
 from validator.healthdesk import Looked, place_of
+from validator.hearsay import handed_in
 from validator.rounds import Round
 
 
@@ -32,6 +33,7 @@ def _look(board: Board, current: Round) -> None:
     if current.judgement is not None:
         health.vitals.worked(current.judgement.watched)
     health.vitals.read_here(board.reads.timed())
+    shown = handed_in(current.judgement, current.state.base_revision) if current.judgement is not None else {}
     live = _live(board)
     places = {}
     for member in board.members:
@@ -39,7 +41,8 @@ def _look(board: Board, current: Round) -> None:
         if seat is not None:
             places[member.hotkey] = place_of(seat.coldkey, member.host, board.asns.asn_of(member.host))
     seats = board.membership.hotkeys()
-    seen = Looked(current.state.round, places, live, lambda hotkey: not seats or hotkey in seats, now_s)
+    said = health.vitals.hearsay.take(board.members, shown)
+    seen = Looked(current.state.round, places, live, lambda hotkey: not seats or hotkey in seats, now_s, said)
     for line in health.look(seen, board.members.bars):
         logger.bind(event="health", round=int(seen.round)).info("round {}: {}", seen.round, line)
     _go_by(board)

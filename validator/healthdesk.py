@@ -18,13 +18,16 @@ from common.merge.networks import network_of
 from common.reports import Report
 from common.units import Coldkey, Hotkey, RoundId
 from validator.bars import Bars
-from validator.care import Care, cares_of, in_fallen_groups
+from validator.care import Care, cares_of, in_fallen_groups, with_breaks
+from validator.health.breaks import Break
+from validator.health.claims import Said
 from validator.health.evidence import Evidence, Kind, Level, level
 from validator.health.findings import Blame, Finding
 from validator.health.labels import Label, Place
 from validator.health.monitor import Monitor
 from validator.routine import Routine
 from validator.scoring.healthreports import Key, cases_in, health_report, pasts_in
+from validator.troubles import Troubles, believed
 from validator.vitals import Vitals
 
 
@@ -51,6 +54,8 @@ class Looked:
     seated: Callable[[Hotkey], bool]
     """Whether it still has a seat."""
     now_s: float
+    said: Mapping[Hotkey, Said] = field(default_factory=dict)
+    """What heartbeats claimed, and what was shown."""
 
 
 @dataclass
@@ -61,6 +66,8 @@ class HealthDesk:
     routine: Routine = field(default_factory=Routine)
     vitals: Vitals = field(default_factory=Vitals)
     monitor: Monitor = field(default_factory=Monitor)
+    troubles: Troubles = field(default_factory=Troubles)
+    """What fails rather than crawls, and what is claimed."""
     cares: Mapping[Hotkey, Care] = field(default_factory=dict)
     round: RoundId | None = None
     """Of the newest look, or of the report that this process goes on from; None: nothing is known."""
@@ -83,10 +90,14 @@ class HealthDesk:
         evidence = self.vitals.take(seen.round)
         judgement = self.monitor.look(evidence, seen.places)
         self.monitor.forget(seen.seated)
+        self.vitals.forget(seen.seated)
+        attempts = believed(self.vitals.take_attempts(seen.now_s), judgement.suspended)
+        troubles = self.troubles.look(seen.round, attempts, seen.said, self.vitals.busy, seen.places, seen.seated)
         self._note_newest(evidence, seen)
         if self.prober is not None:
             self.prober.want(judgement.probes, seen.now_s, confirm=True)
             self.prober.want(self.routine.want(seen.live, judgement.probes), seen.now_s)
+            self.prober.want({Kind.UPLINK: self._cut_short(seen)}, seen.now_s)
         self.round, self.told = seen.round, (*judgement.watches, *judgement.suspended)
         verdicts = (*confirmed, *judgement.verdicts)
         lines = [f"watched: {finding}" for finding in judgement.watches]
@@ -96,14 +107,15 @@ class HealthDesk:
         for finding in verdicts:
             if finding.blame is Blame.GROUP and finding.observed:
                 lines += bars.take_back(finding.members, finding.since)
-        self.cares = cares_of(self.monitor, seen.live)
-        return lines + _changes(before, self.cares)
+        self.cares = self._cares(seen.live)
+        return lines + troubles + _changes(before, self.cares)
 
     def report(self) -> HealthReport | None:
         """For the signed report, and for whoever asks; None while this process knows nothing."""
         if self.round is None:
             return None
-        return health_report(self.round, self.monitor, self.told, self.newest, self.cares)
+        troubles = self.troubles.report(self.cares)
+        return health_report(self.round, self.monitor, self.told, self.newest, self.cares, troubles)
 
     def usual(self, kind: Kind, hotkey: Hotkey) -> float | None:
         """A machine's usual rate, in units per second; None where it is not known."""
@@ -115,13 +127,22 @@ class HealthDesk:
         health = report.health
         if health is not None and (self.round is None or report.round > self.round):
             self.monitor.restore(cases_in(health, report.round), pasts_in(health))
+            self.troubles.go_on_from(health, report.round)
             self.round, self.told = report.round, ()
 
     def begin_lead(self, live: Collection[Hotkey]) -> None:
         """What was seen in an earlier lead is no evidence of the next round; what was found there is gone by."""
         self.vitals.disturbed()
         self.vitals.clear()
-        self.cares = cares_of(self.monitor, live)
+        self.cares = self._cares(live)
+
+    def _cares(self, live: Collection[Hotkey]) -> dict[Hotkey, Care]:
+        return with_breaks(cares_of(self.monitor, live), self.troubles.breaks.broken)
+
+    def _cut_short(self, seen: Looked) -> frozenset[Hotkey]:
+        """Whose transfers are probed, so that they can show more often than once a round that they come whole."""
+        found = (one for one in self.troubles.breaks.broken if one.kind is Break.TRUNCATE)
+        return frozenset(one.member for one in found if one.member in seen.live)
 
     def _note_newest(self, evidence: Evidence, seen: Looked) -> None:
         for kind, of_kind in evidence.samples.items():

@@ -34,11 +34,14 @@ from validator.restoring import read_manifest
 from validator.round.deadlines import url_life_s
 from validator.rounds import Round
 from validator.submissions import NOT_THERE, Line, Name, Submission
-from validator.uploads import Uploads, arrived
+from validator.uploads import Uploads, there
 
 CHECKS_AT_ONCE = 2
 SOONEST_DRIP = 0.5
 """Of ``drip_s``: so soon after a drip another one may be announced."""
+CUT_SHORT = frozenset({"wrong_size", "checksum_mismatch"})
+"""Findings that tell of the transfer: the bytes that lie there are not the announced ones. A sender that lies announces
+what it brings; and who announces one hash and sends other bytes is refused by the storage, which checks it."""
 NOT_UPLOADED = Finding("not_uploaded", "there is no object of the announced size at the announced key")
 
 
@@ -85,7 +88,7 @@ class Intake:
     async def last_look(self, current: Round, submission: Submission) -> None:
         """At the freeze: read what counts, and what has come though nobody said that it is complete."""
         async with self._turn(current, submission.line):
-            if await self._joined(submission.manifest) is not None:
+            if await self._joined(submission) is not None:
                 await self._check(current, submission, last_call=True)
             elif submission.complete:  # lost since: it must not be looked for again and again
                 current.submissions.settle(submission, NOT_UPLOADED, self._board.now_s(), last_call=True)
@@ -97,7 +100,7 @@ class Intake:
             present = current.submissions.find(submission.name) or submission
             if present.finding is not None:
                 return present.finding
-            etag = await self._joined(present.manifest)
+            etag = await self._joined(present, said=True)
             if etag is None:
                 return NOT_UPLOADED
             self._board.health.vitals.arrived(present.name, self._board.now_s())
@@ -114,15 +117,23 @@ class Intake:
         manifest, took_s = submission.manifest, self._board.now_s() - submission.received_s
         self._board.members.note_upload(manifest.signer, manifest.delta.size_bytes, took_s)
 
-    async def _joined(self, manifest: Manifest) -> str | None:
-        """ETag of the object, if one of the right size is there, after its parts were joined."""
+    async def _joined(self, submission: Submission, said: bool = False) -> str | None:
+        """ETag of the object, if one of the right size is there, after its parts were joined; ``said``: its sender says
+        that all is there."""
+        manifest, vitals = submission.manifest, self._board.health.vitals
         try:
             await in_thread(lambda: self._uploads.finish(manifest))
         except Rejected as refusal:
             if refusal.code != NOT_UPLOADED.code:
                 raise
+            if said:  # some parts are missing
+                vitals.cut_short(submission.name)
             return None
-        return await in_thread(lambda: arrived(self._board.store, manifest))
+        found = await in_thread(lambda: there(self._board.store, manifest))
+        if found is not None and found.size_bytes != manifest.delta.size_bytes:
+            vitals.cut_short(submission.name)
+            return None
+        return None if found is None else found.etag
 
     async def _check_once(self, current: Round, submission: Submission, etag: str) -> Finding:
         """``_check``, unless this very object was found not to be the announced one."""
@@ -143,6 +154,8 @@ class Intake:
         async with self._checking:
             finding, kept = await in_thread(lambda: self._check_and_store(run, submission.stored))
         now_s = self._board.now_s()
+        if finding.code in CUT_SHORT:
+            self._board.health.vitals.cut_short(submission.name)
         settled = current.submissions.settle(submission, finding, now_s, last_call=last_call, kept=kept)
         if settled.complete and not submission.complete:
             self._note_upload(submission)
@@ -294,7 +307,9 @@ class Intake:
         if target is not None:
             if manifest.round == current.state.round:  # a late one may have come in part before
                 vitals = self._board.health.vitals
-                vitals.allowed(submission.name, manifest.delta.size_bytes, self._board.now_s())
+                whole = not isinstance(target, MultipartTarget) or target.missing <= len(target.parts)
+                size_bytes, word = manifest.delta.size_bytes, submission.receipt.manifest_sha256
+                vitals.allowed(submission.name, size_bytes, self._board.now_s(), whole, word)
             return target
         finding = await self._take(current, submission)
         if finding.code in NOT_THERE:

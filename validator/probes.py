@@ -51,10 +51,15 @@ class Outcome(Enum):
 
     RIGHT = "right"
     WRONG = "wrong"
+    SHORT = "short"
+    """As wrong: what was put is the beginning of what was ordered."""
     SILENT = "silent"
     BUSY = "busy"
     VOID = "void"
     """What happened is no fault of the miner's and tells nothing of its link."""
+
+
+WRONGS = (Outcome.WRONG, Outcome.SHORT)
 
 
 @dataclass(eq=False)
@@ -198,19 +203,23 @@ class Probes:
             probe.judged = True
         return found
 
+    def is_current(self, probe: Probe) -> bool:
+        """Whether it was not dropped meanwhile."""
+        return self._current.get(probe.hotkey) is probe
+
     def end(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
         """This is how it ended; nothing happens when it was dropped meanwhile."""
-        if self._current.get(probe.hotkey) is not probe:
+        if not self.is_current(probe):
             return
         del self._current[probe.hotkey]
         self._ended_s.note(probe.hotkey, now_s)
-        if outcome in (Outcome.RIGHT, Outcome.WRONG, Outcome.BUSY):
+        if outcome in (Outcome.RIGHT, *WRONGS, Outcome.BUSY):
             self._answers.note(probe.hotkey, True)
             self._mute.pop(probe.hotkey, None)
         if outcome is Outcome.RIGHT:
             assert probe.took_s is not None, "an answer came"
             self._show(probe, Sample(probe.size_bytes / max(probe.took_s, 1e-3)))
-        elif outcome is Outcome.WRONG or (outcome is Outcome.SILENT and probe.heard and probe.hotkey in self._answers):
+        elif outcome in WRONGS or (outcome is Outcome.SILENT and probe.heard and probe.hotkey in self._answers):
             self._show(probe, Sample(probe.size_bytes / timeouts.PROBE_S, censored=True))
         elif outcome is Outcome.SILENT and probe.heard:
             self._mute.note(probe.hotkey, self._mute.get(probe.hotkey, 0) + 1)

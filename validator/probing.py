@@ -21,6 +21,7 @@ from common.store.port import ObjectMissing, ObjectStore
 from common.units import Hotkey, Sha256, sha256_hex
 from common.wire import ProbeAnswer, ProbeOrder, ProbeReply, UploadTarget
 from validator.board import Board
+from validator.health.breaks import Break
 from validator.health.evidence import Kind, Level
 from validator.outages import only_facts
 from validator.probes import Outcome, Probe, Probes
@@ -60,25 +61,28 @@ class ProbeObjects:
         )
         return order, proof
 
-    def is_right(self, probe: Probe, answer: ProbeAnswer) -> bool:
-        """Whether the miner has done what was ordered."""
-        return self._has_arrived(probe) if probe.kind is Kind.UPLINK else answer.proof == probe.proof
+    def judge(self, probe: Probe, answer: ProbeAnswer) -> Outcome:
+        """Whether the miner has done what was ordered: right, wrong, or cut short."""
+        if probe.kind is Kind.UPLINK:
+            return self._arrived(probe)
+        return Outcome.RIGHT if answer.proof == probe.proof else Outcome.WRONG
 
     def look(self, probe: Probe) -> None:
         """Return when the storage answers."""
         with only_facts():
             self._store.head(self._key(probe))
 
-    def _has_arrived(self, probe: Probe) -> bool:
-        """Whether what lies at the key of the uplink is what was ordered."""
+    def _arrived(self, probe: Probe) -> Outcome:
+        """What lies at the key of the uplink, against what was ordered."""
         assert probe.order is not None, "it was prepared"
         with only_facts():
             try:
                 found = self._store.get(self._key(probe), start=0, end=SHOWN_BYTES, max_bytes=SHOWN_BYTES)
             except ObjectMissing:
-                return False
-        whole = found.info.size_bytes == probe.size_bytes
-        return whole and found.body == uplink_bytes(probe.order.nonce, SHOWN_BYTES)
+                return Outcome.WRONG
+        if found.body != uplink_bytes(probe.order.nonce, SHOWN_BYTES)[: len(found.body)]:
+            return Outcome.WRONG  # such as the object of an earlier probe
+        return Outcome.RIGHT if found.info.size_bytes == probe.size_bytes else Outcome.SHORT
 
     def _sign(self, probe: Probe, body: bytes) -> UploadTarget:
         life_s = timeouts.PROBE_URL_LIFE_S
@@ -202,14 +206,14 @@ class Probing:
         if answer.busy:
             return Outcome.BUSY, "another probe comes later"
         try:
-            right = await in_thread(lambda: self._objects.is_right(probe, answer))
+            outcome = await in_thread(lambda: self._objects.judge(probe, answer))
         except BrigadeError as fault:
             logger.warning("the answer of {} to a probe can't be checked: {}", probe.hotkey, fault)
             return Outcome.VOID, "the storage does not answer this validator"
-        if right:
-            return Outcome.RIGHT, ""
+        if outcome is Outcome.RIGHT:
+            return outcome, ""
         logger.warning("{} answers a probe of its {} wrongly; it counts as no answer", probe.hotkey, probe.kind.value)
-        return Outcome.WRONG, "this is not what was ordered; it counts as no answer"
+        return outcome, "this is not what was ordered; it counts as no answer"
 
     def _end(self, probe: Probe, outcome: Outcome) -> None:
         facts = {"hotkey": probe.hotkey, "kind": probe.kind.value, "size_bytes": probe.size_bytes}
@@ -217,7 +221,19 @@ class Probing:
         logger.bind(event="probe", outcome=outcome.value, **facts).debug(
             "probe of the {} of {}: {}, {}", probe.kind.value, probe.hotkey, outcome.value, took
         )
+        if self._probes.is_current(probe):
+            self._note(probe, outcome)
         self._probes.end(probe, outcome, self._board.now_s())
+
+    def _note(self, probe: Probe, outcome: Outcome) -> None:
+        """Whether the order was answered, and whether the transfer came whole. Silence counts if the miner was heard
+        since: then it had read the answer to its heartbeat, or its reading of answers is what fails."""
+        vitals, hotkey = self._board.health.vitals, probe.hotkey
+        if outcome is not Outcome.VOID and (outcome is not Outcome.SILENT or probe.heard):
+            vitals.tried(Break.UNREACHABLE, hotkey, failed=outcome is Outcome.SILENT)
+            vitals.put_off(hotkey, outcome is Outcome.BUSY)
+        if probe.kind is Kind.UPLINK and outcome in (Outcome.RIGHT, Outcome.SHORT):
+            vitals.tried(Break.TRUNCATE, hotkey, failed=outcome is Outcome.SHORT)
 
     def _note_sleep(self, now_s: float) -> None:
         if self._looked_s is not None and now_s - self._looked_s >= timeouts.ASLEEP_S:

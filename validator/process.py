@@ -50,6 +50,7 @@ from validator.lies import Lies
 from validator.members import Members
 from validator.membership import Membership
 from validator.payments import Payments, keep_served
+from validator.presence import Presence
 from validator.probing import Probing
 from validator.publicplace import PublicPlace, PublicStore
 from validator.reads import WatchedReader
@@ -60,6 +61,7 @@ from validator.scoring.evaluate import Evaluator
 from validator.service import ValidatorService
 from validator.storagekeys import Moving, StorageKeys, moved_away
 from validator.uploads import Uploads
+from validator.vitals import Vitals
 from validator.watchdog.task import Watchdog
 
 INSTANCE_BYTES = 16
@@ -205,7 +207,10 @@ def _board(parts: Parts, reader: StoreReader, plans: Plans) -> tuple[Board, Head
         reports=parts.reports or parts.store,
         read_only=parts.reports is not None,
         asns=parts.asns,
-        health=HealthDesk(routine=Routine(reads_seen=spec.reduce.kind == "butterfly")),
+        health=HealthDesk(
+            routine=Routine(reads_seen=spec.reduce.kind == "butterfly"),
+            vitals=Vitals(presence=Presence.of(spec.round)),
+        ),
     )
     return board, guard
 

@@ -96,6 +96,8 @@ class ValidatorService:
         """Take in a heartbeat; the reply tells where the log stands and what the round needs of the sender."""
         board, now_s = self._board, self._board.now_s()
         current = board.round if board.leadership.leading else None
+        if board.leadership.leading:
+            board.health.vitals.heard(caller.hotkey, beat, now_s)
         if current is not None:
             board.membership.pin(caller.seat)
         board.members.hear(caller.hotkey, beat, now_s)

@@ -28,7 +28,7 @@ from common.store.multipart import (
     part_count,
     part_size,
 )
-from common.store.port import MAX_PRESIGN_S, ObjectStore, PresignedPut
+from common.store.port import MAX_PRESIGN_S, ObjectInfo, ObjectStore, PresignedPut
 from common.units import RoundId
 from common.wire import MAX_PARTS_A_REPLY, MultipartTarget, PartTarget, UploadTarget
 from validator.outages import only_facts
@@ -179,9 +179,14 @@ def arrived(store: ObjectStore, manifest: Manifest) -> str | None:
     No store tells the SHA-256 of a whole object that came in parts, so that this is no proof of its content; but the
     URLs that it came by were bound to announced bytes. Raises ``Retryable``.
     """
-    with only_facts():
-        info = store.head(manifest.key)
+    info = there(store, manifest)
     return info.etag if info is not None and info.size_bytes == manifest.delta.size_bytes else None
+
+
+def there(store: ObjectStore, manifest: Manifest) -> ObjectInfo | None:
+    """Whatever lies at the announced key. Raises ``Retryable``."""
+    with only_facts():
+        return store.head(manifest.key)
 
 
 def abort_leftovers(store: ObjectStore, run: str, keep_from: RoundId) -> int:

@@ -81,7 +81,7 @@ class ProbingLeader(Leader):
         probe = self.probes.answer(MINER.hotkey, answer.nonce, self._now_s())
         outcome = Outcome.BUSY
         if not answer.busy:
-            outcome = Outcome.RIGHT if self._objects.is_right(probe, answer) else Outcome.WRONG
+            outcome = self._objects.judge(probe, answer)
         self._end(probe, outcome)
         return ProbeReply(counted=outcome is Outcome.RIGHT, reason=outcome.value)
 

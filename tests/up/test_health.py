@@ -16,12 +16,15 @@ from common.units import Hotkey, RoundId
 from common.wire import Findings
 from tests.support.httpserver import Reply, Request, ScriptedServer
 from tests.support.specs import VALIDATOR
-from validator.care import Care
+from validator.care import Care, with_breaks
+from validator.health.breaks import Break, restored
+from validator.health.claims import Claim
 from validator.health.evidence import Kind, Level
 from validator.health.findings import Blame, Finding, Stage
 from validator.health.ladder import Rung
 from validator.health.monitor import Case, Monitor
 from validator.health.past import Past
+from validator.scoring.breakreports import findings_of
 from validator.scoring.healthreports import health_report
 
 A, B, C, D, NEW = (Hotkey(letter * 48) for letter in "abcdn")
@@ -43,6 +46,23 @@ def told() -> HealthReport:
     newest = {(Kind.UPLINK, A): Level(math.log(1024.0), False)}
     cares = {h: Care(Rung.SMALLER_SHARE, "", "") for h in (A, B, C)}
     return health_report(RoundId(8), monitor, [WATCH, STORAGE], newest, cares)
+
+
+FLAPPER, CUTTER, SILENT, LIAR, BUSY = (Hotkey(letter * 48) for letter in "fgsly")
+
+
+def troubled() -> HealthReport:
+    """The same, with machines whose rates are as usual, or not known yet."""
+    broken = [
+        restored(Break.FLAP, FLAPPER, RoundId(7), 5, 8, 15),
+        restored(Break.TRUNCATE, A, RoundId(6), 4, 9, 3),
+        restored(Break.TRUNCATE, CUTTER, RoundId(6), 4, 4, 9),
+        restored(Break.UNREACHABLE, SILENT, RoundId(5), 6, 9, 12),
+    ]
+    names = {(Break.TRUNCATE, A): "subnet 10.9.0.0/24", (Break.TRUNCATE, CUTTER): "subnet 10.9.0.0/24"}
+    claims = [Claim(LIAR, RoundId(2), 7, 8.0)]
+    found = findings_of(broken, names, claims, {BUSY: 30}, with_breaks({}, broken))
+    return replace(told(), findings=(*told().findings, *found))
 
 
 @pytest.fixture
@@ -101,6 +121,55 @@ def test_explain_tells_the_rates_the_verdict_and_the_way_back(url: str, capsys: 
     assert brigade(["explain", A, "--url", url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["hotkey"], len(found["findings"]), found["rates"]["downlink"]) == (A, 1, None)
+
+
+@pytest.fixture
+def troubled_url(reply: Findings) -> Iterator[str]:
+    health = to_json(troubled())
+    body = reply.model_copy(update={"health": health}).model_dump_json().encode()
+    with ScriptedServer(lambda _: Reply(body=body)) as server:
+        yield server.url("")
+
+
+def test_health_tells_what_breaks_what_is_done_and_the_way_back(
+    troubled_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert brigade(["health", "--url", troubled_url]) == 0
+    out = capsys.readouterr().out.splitlines()
+    flap = out.index(f"verdict: {FLAPPER} went and returned in 5 of 8 stretches of its connection since round 7")
+    assert out[flap + 1] == f"  {FLAPPER}: no reduce duties"
+    assert out[flap + 2].startswith("  way back: 15 stretches without a break in a row release it")
+    cut = out.index("verdict: subnet 10.9.0.0/24 (2 machines) cut 8 of 13 transfers short since round 6")
+    assert out[cut + 1] == f"  {A}, {CUTTER}: no reduce duties"
+    silent = out.index(f"verdict: {SILENT} did not answer 6 of 9 probes that it was ordered since round 5")
+    assert out[silent + 1].endswith("it is told, and nothing is done")
+    assert any(line.startswith(f"told only: {LIAR} claims 8 times as much as it shows") for line in out)
+    assert any(line.startswith(f"told only: {BUSY} has put off 30 probes in a row") for line in out)
+
+
+def test_what_breaks_for_programs(troubled_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert brigade(["health", "--url", troubled_url, "--json"]) == 0
+    found = {(one["kind"], one["name"]): one for one in json.loads(capsys.readouterr().out)["findings"]}
+    flap = found["flap", FLAPPER]
+    assert (flap["failed"], flap["made"], flap["done"]) == (5, 8, {FLAPPER: "no_duties"})
+    assert found["truncate", "subnet 10.9.0.0/24"]["blame"] == "group"
+    assert found["claims", LIAR]["done"] == {LIAR: "nothing"}
+
+
+def test_explain_tells_what_breaks_and_why_nothing_more_follows(
+    troubled_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {}
+    for hotkey in (FLAPPER, A, LIAR):
+        assert brigade(["explain", hotkey, "--url", troubled_url]) == 0
+        said[hotkey] = capsys.readouterr().out
+    assert "training: nothing was seen yet" in said[FLAPPER]
+    assert "look at its connection; it costs no strike and no pay" in said[FLAPPER]
+    assert said[FLAPPER].splitlines()[-1].startswith("way back: 15 stretches without a break")
+    assert "probes go on by themselves" in said[A]
+    assert "transfers that come whole" in said[A].splitlines()[-1], "both ways back"
+    assert "duties, weights and pay are by what it shows" in said[LIAR]
+    assert "way back" not in said[LIAR]
 
 
 def test_nobody_who_answers_is_exit_3_and_a_stranger_exit_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:

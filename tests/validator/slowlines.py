@@ -79,9 +79,7 @@ class Lines:
                 return
             del self._under_way[number]
             if reply.round is not None and reply.round.round == made.manifest.round and not reply.delivered:
-                miner.put(allowed, made)
-                with contextlib.suppress(Rejected):  # the round was frozen meanwhile
-                    await miner.complete(validator, made)
+                await self.send(number, miner, validator, allowed, made)
         elif reply.round is not None and reply.round.instruction == "train":
             miner.phase = Phase.TRAINING
             miner.train(32)
@@ -95,6 +93,12 @@ class Lines:
         if reply.reduce is not None and opened is not None:
             self.dealt.setdefault(opened.round, set()).add(miner.signer.hotkey)
             await hand_in(validator, miner, work(world, miner, reply.reduce, opened=opened))
+
+    async def send(self, number: int, miner: Miner, validator: Validator, allowed: SubmissionReply, made: Made) -> None:
+        """Put it, and say so."""
+        miner.put(allowed, made)
+        with contextlib.suppress(Rejected):  # the round was frozen meanwhile
+            await miner.complete(validator, made)
 
     def _make(self, miner: Miner, validator: Validator) -> Made:
         """What it trained in its first round, again and again: training is not what is looked at."""

@@ -219,7 +219,7 @@ def test_who_is_slow_has_no_duties_while_it_is_and_no_bar() -> None:
     assert known.may_reduce(SLOW, 3)
     known.slow = {SLOW: "it uploads at 50%"}
     assert not known.may_reduce(SLOW, 3)
-    assert known.told(SLOW, 3) == "no reduce duties while it is slow: it uploads at 50%"
+    assert known.told(SLOW, 3) == "no reduce duties while this holds: it uploads at 50%"
     assert list(known.without_duties(RoundId(3), {SLOW, LAZY})) == [f"{SLOW} has {known.told(SLOW, 3)}"]
     assert known.of(SLOW) == NO_BAR
     known.slow = {}

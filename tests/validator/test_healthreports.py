@@ -15,6 +15,8 @@ from common.units import Hotkey, Revision, RoundId, Uid
 from tests.support.specs import VALIDATOR, tiny_spec
 from tests.validator.test_reports import report
 from validator.care import Care
+from validator.health.breaks import Break, Broken
+from validator.health.claims import Claim
 from validator.health.evidence import Kind, Level
 from validator.health.findings import Blame, Finding, Stage
 from validator.health.ladder import Rung
@@ -23,6 +25,7 @@ from validator.health.past import Past
 from validator.healthdesk import HealthDesk
 from validator.ledger import Account, Totals
 from validator.members import MAX_MEMBERS
+from validator.scoring.breakreports import MOST_TOLD, findings_of
 from validator.scoring.healthreports import MAX_NAME, cases_in, findings_in, health_report, pasts_in, rung_of
 from validator.scoring.policy import Work, score_round
 from validator.scoring.reports import MAX_WHY, Books, Outcome, make_report, read_reports, seal_report, write_report
@@ -122,7 +125,8 @@ def test_figures_that_are_no_numbers_are_not_written() -> None:
 
 
 def test_the_largest_report_is_not_too_large() -> None:
-    """As many members as there are seats, each under a verdict of its own in everything, with the longest words."""
+    """As many members as there are seats, each under a verdict of its own in everything, broken in everything, and a
+    liar, with the longest words."""
     monitor, hotkeys = Monitor(), [Hotkey(f"{number:03d}".ljust(48, "x")) for number in range(MAX_MEMBERS)]
     cases = {
         (kind, hotkey): Case(
@@ -140,8 +144,12 @@ def test_the_largest_report_is_not_too_large() -> None:
     }
     monitor.restore(cases, {key: Past(-45.0, 0.25, 10**6) for key in cases})
     newest = {key: Level(-45.0, False) for key in cases}
-    health = health_report(RoundId(10**9), monitor, [WATCH] * 3, newest, {h: CARES[A] for h in hotkeys})
-    assert len(health.findings) == 3 * MAX_MEMBERS + 3
+    cares = {h: CARES[A] for h in hotkeys}
+    broken = [Broken(kind, hotkey, RoundId(10**9), 10**6, 10**6) for kind in Break for hotkey in hotkeys]
+    claims = [Claim(hotkey, RoundId(10**9), 10**6, math.exp(16.0)) for hotkey in hotkeys]
+    troubles = findings_of(broken, {}, claims, dict.fromkeys(hotkeys, 10**6), cares)
+    health = health_report(RoundId(10**9), monitor, [WATCH] * 3, newest, cares, troubles)
+    assert len(health.findings) == 3 * MAX_MEMBERS + 3 + 5 * MOST_TOLD
     works = [Work(h, Uid(n), 10**9, "rejected", "x" * 20, "y" * MAX_WHY, 10**9, 10**9) for n, h in enumerate(hotkeys)]
     totals = Totals(2**50, 1e9, 1e9)
     books = {h: Books(totals, Account("f" * 64, totals, totals, totals), 1e6, 1e6) for h in hotkeys}

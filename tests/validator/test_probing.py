@@ -18,6 +18,7 @@ from common.units import Hotkey
 from common.wire import HeartbeatReply, ProbeOrder, ProbeReply, parse
 from tests.validator.test_api import Desk, beat, refused
 from tests.validator.world import Miner
+from validator.health.breaks import Attempts, Break
 from validator.health.evidence import Kind
 from validator.probes import TRANSFERS
 
@@ -129,6 +130,39 @@ def test_a_link_is_measured_from_the_order_to_the_answer(dataset: Dataset, kind:
         assert await desk.heartbeat() is None
         listed = [info.key for info in desk.world.store.list(f"runs/{desk.world.spec.run}/probes/")]
         assert listed == [desk.key(None, "up" if kind is Kind.UPLINK else "down")]
+
+    with_probes(dataset, act)
+
+
+def test_an_uplink_that_comes_short_is_told_apart_from_a_wrong_answer(dataset: Dataset) -> None:
+    async def act(desk: Probed) -> None:
+        desk.want(Kind.UPLINK)
+        for sent in (lambda body: body[:-1], lambda body: body, lambda body: b"x" + body[1:]):
+            order = await desk.order()
+            desk.world.store.put(desk.key(None, "up"), sent(uplink_bytes(order.nonce, order.size_bytes)))
+            await desk.says(order)
+        vitals, hotkey = desk.validator.board.health.vitals, desk.miner.signer.hotkey
+        seen = vitals.take_attempts(desk.world.clock.monotonic_s())
+        assert seen[Break.TRUNCATE] == {hotkey: Attempts(2, 1)}
+        assert seen[Break.UNREACHABLE] == {hotkey: Attempts(3, 0)}, "it has answered"
+
+    with_probes(dataset, act)
+
+
+def test_an_order_that_is_never_answered_counts_if_its_miner_is_heard(dataset: Dataset) -> None:
+    async def act(desk: Probed) -> None:
+        vitals, hotkey = desk.validator.board.health.vitals, desk.miner.signer.hotkey
+        await desk.know()
+        assert vitals.busy == {hotkey: 1}
+        assert vitals.take_attempts(desk.world.clock.monotonic_s())[Break.UNREACHABLE] == {hotkey: Attempts(1, 0)}
+        await desk.order()
+        for _ in range(int(timeouts.PROBE_S) + 2):
+            desk.wait(1.0)
+            await desk.look()
+        assert Break.UNREACHABLE not in vitals.take_attempts(desk.world.clock.monotonic_s()), "it may be gone"
+        await desk.pass_over()
+        assert vitals.take_attempts(desk.world.clock.monotonic_s())[Break.UNREACHABLE] == {hotkey: Attempts(1, 1)}
+        assert vitals.busy == {}
 
     with_probes(dataset, act)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.units import Hotkey, RoundId, Sha256, ShardId
+from validator.health.breaks import Attempts, Break
 from validator.health.evidence import MAX_SAMPLES, Kind, Sample
 from validator.submissions import Name
 from validator.vitals import LEAST_S, Vitals
@@ -85,3 +86,59 @@ def test_the_newest_samples_of_a_machine_are_kept() -> None:
         vitals.allowed(name(A, format(number % 16, "x")), 1000, 10.0)
         vitals.arrived(name(A, format(number % 16, "x")), 11.0 + number)
     assert len(uplink(vitals)[A]) == MAX_SAMPLES
+
+
+def transfers(vitals: Vitals, now_s: float = 100.0) -> dict[Hotkey, Attempts]:
+    return dict(vitals.take_attempts(now_s).get(Break.TRUNCATE, {}))
+
+
+def test_an_upload_is_one_attempt_that_failed_if_it_had_to_begin_again() -> None:
+    vitals = Vitals()
+    vitals.allowed(name(A), 1000, 10.0)
+    for _ in range(5):
+        vitals.allowed(name(A), 1000, 14.0)
+    vitals.allowed(name(B), 1000, 10.0)
+    vitals.arrived(name(A), 20.0)
+    vitals.arrived(name(B), 20.0)
+    assert transfers(vitals) == {A: Attempts(1, 1), B: Attempts(1, 0)}
+    assert transfers(vitals) == {}, "it belongs to one round"
+
+
+def test_asking_for_more_parts_or_with_another_manifest_is_no_failure() -> None:
+    vitals = Vitals()
+    vitals.allowed(name(A), 1000, 10.0, whole=False)
+    vitals.allowed(name(A), 1000, 11.0, whole=True)
+    vitals.allowed(name(B), 1000, 10.0, word="of the drip")
+    vitals.allowed(name(B), 1000, 11.0, word="of the final")
+    vitals.arrived(name(A), 20.0)
+    vitals.arrived(name(B), 20.0)
+    assert transfers(vitals) == {A: Attempts(1, 0), B: Attempts(1, 0)}
+
+
+def test_what_is_not_all_there_failed_and_what_did_not_arrive_says_nothing() -> None:
+    vitals = Vitals()
+    vitals.allowed(name(A), 1000, 10.0)
+    vitals.cut_short(name(A))
+    vitals.cut_short(name(A))
+    vitals.allowed(name(B), 1000, 10.0)
+    vitals.frozen(20.0, lambda hotkey: True)
+    assert transfers(vitals) == {A: Attempts(1, 1)}
+
+
+def test_what_fails_while_the_storage_is_away_is_nobodys_fault() -> None:
+    vitals = Vitals()
+    vitals.allowed(name(A), 1000, 10.0)
+    vitals.allowed(name(A), 1000, 14.0)
+    vitals.tried(Break.UNREACHABLE, B, failed=True)
+    vitals.disturbed()
+    assert vitals.take_attempts(100.0) == {}
+
+
+def test_uploads_of_an_aborted_round_count_and_are_not_kept_by_name() -> None:
+    vitals = Vitals()
+    for number in range(50):
+        other = RoundId(number), ShardId(0), A, Sha256("1" * 64)
+        vitals.allowed(other, 1000, 10.0)
+        vitals.arrived(other, 11.0)
+    assert len(vitals._came) == 1
+    assert transfers(vitals) == {A: Attempts(50, 0)}

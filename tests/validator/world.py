@@ -195,6 +195,8 @@ class Miner:
     """What it says to be sending."""
     host: str = ""
     """Address that its requests come from."""
+    boast: float = 1.0
+    """Times that it claims of its speed and of its counter."""
 
     @property
     def caller(self) -> Caller:
@@ -219,9 +221,11 @@ class Miner:
             round_tokens=self.tokens,
             round_steps=self.tokens // 32,
             ahead_tokens=0,
-            tokens_per_s=100.0,
+            tokens_per_s=100.0 * self.boast,
             loss=None,
-            counters=Counters(tokens=self.total, training_s=self.total / 100.0, online_s=float(self.seq)),
+            counters=Counters(
+                tokens=int(self.total * self.boast), training_s=self.total / 100.0, online_s=float(self.seq)
+            ),
             upload=self.upload,
             note="",
         )

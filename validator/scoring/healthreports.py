@@ -34,13 +34,15 @@ def health_report(
     told: Iterable[Finding],
     newest: Mapping[Key, Level],
     cares: Mapping[Hotkey, Care],
+    troubles: Iterable[FindingReport] = (),
 ) -> HealthReport:
-    """``told`` are this round's findings beside the verdicts, ``cares`` what is done about those under one."""
+    """``told`` are this round's findings beside the verdicts, ``cares`` what is done about those under one;
+    ``troubles`` as ``validator.scoring.breakreports`` tells them."""
     verdicts: dict[Finding, list[tuple[Hotkey, Case]]] = {}
     for (_, hotkey), case in sorted(monitor.cases.items()):
         verdicts.setdefault(case.finding, []).append((hotkey, case))
     found = [_finding(finding, cases, cares) for finding, cases in verdicts.items()]
-    found += [_finding(finding, (), cares) for finding in told]
+    found += [*(_finding(finding, (), cares) for finding in told), *troubles]
     machines = (_machine(hotkey, monitor, newest) for hotkey in sorted(monitor.followed())[:MAX_MEMBERS])
     return HealthReport(
         round=round_id, findings=tuple(found), machines=tuple(one for one in machines if one is not None)

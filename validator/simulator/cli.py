@@ -101,8 +101,8 @@ def simulate(
         typer.Option(
             "--health",
             envvar="BRIGADE_HEALTH",
-            help="Play rates alone, many seeds of each fault of a table or of --scenario, and tell how soon and how "
-            "rightly the health detectors find it, beside a fixed timeout and a z-score.",
+            help="Play rates, breaks and claims alone, many seeds of each fault of a table or of --scenario, and tell "
+            "how soon and how rightly the health detectors find it; of rates beside a fixed timeout and a z-score.",
         ),
     ] = False,
     seeds: Annotated[

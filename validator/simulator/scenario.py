@@ -122,12 +122,15 @@ RATES: dict[str, Kind] = {
     "decay": _rate("its uplink loses a share of what is left, every round", _FLEET, 0.03, "that share", 0.5),
     "provider_link": _rate("the uplinks of a provider have a share of their rate", ("provider",), 0.5),
     "gpu_set": _rate("the same, for its machines of one GPU model", ("provider",), 0.3),
+    "flap": _rate("its connection breaks and returns", _FLEET, 0.5, "the share of the minutes in which"),
+    "truncate": _rate("its transfers are cut short", _FLEET, 0.5, "the share of them"),
+    "liar": _rate("it claims more than it shows", _FLEET, 10.0, "by this factor", 1e6),
     "provider_down": Kind("a provider's machines are gone", ("provider",)),
     "validator_link": _rate("its own link has a share of its rate", ("validator",), 0.3),
     "storage_limit": _rate("the storage gives no transfer more than a share of the fastest link", _STORAGE, 0.3),
     "diurnal": _rate("links swing over the day, each region by its own clock", ("miners",), 0.2, "the swing"),
 }
-"""Faults of rates, for ``--health`` only: there nothing but rates is played."""
+"""Faults of rates, breaks and claims, for ``--health`` only: there nothing else is played."""
 
 
 @dataclass(frozen=True)

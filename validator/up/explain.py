@@ -1,10 +1,10 @@
-"""``brigade explain``: what is known of one miner's rates, whether anything is held against it, and the way back."""
+"""``brigade explain``: what is known of one miner's rates and breaks, what is held against it, and the way back."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -12,17 +12,27 @@ import typer
 from common.errors import OperatorError
 from common.healthreport import MachineReport, RateReport
 from common.units import Hotkey, format_bytes, printable
+from validator.health.breaks import Break
+from validator.health.claims import CLAIMS
 from validator.health.evidence import Kind
 from validator.health.findings import Blame, Finding
 from validator.health.past import LAG, LEAST
 from validator.run_place import DEFAULT_FOLDER
+from validator.scoring.breakreports import BUSY, troubles_in
 from validator.scoring.healthreports import findings_in, rate_of, rung_of
 from validator.up.asking import Directory, JsonLines, Url
 from validator.up.findings import Known, known
-from validator.up.health import as_json, doing, way_back
+from validator.up.health import as_json, doing, headline, way_back
 
 app = typer.Typer(help="What is known of one miner's rates, and the way back.", rich_markup_mode=None)
 WHAT = {Kind.COMPUTE: "training", Kind.UPLINK: "uploads", Kind.DOWNLINK: "downloads"}
+WHY: Mapping[str, str] = {
+    Break.FLAP: "its process goes on while its heartbeats stop: look at its connection; it costs no strike and no pay",
+    Break.TRUNCATE: "what it sends does not come whole: look at its connection; it costs no strike and no pay",
+    Break.UNREACHABLE: "it is heard, and does not do what it is told: look at its log; nothing else follows from that",
+    CLAIMS: "nothing rests on what it says of itself: duties, weights and pay are by what it shows",
+    BUSY: "nothing follows from that: its own uploads and reads show its link",
+}
 
 
 @app.command()
@@ -46,6 +56,8 @@ def lines(found: Known, machine: MachineReport) -> list[str]:
     head = f"{found.name(machine.hotkey)} ({machine.hotkey}) after round {found.health.round}, by {printable(found.by)}"
     rates = [f"  {WHAT[kind]}: {_rate(kind, rate_of(machine, kind))}" for kind in Kind]
     held = [line for finding in _of(found, machine.hotkey) for line in _held(finding)]
+    troubles = [trouble for trouble in troubles_in(found.health) if machine.hotkey in trouble.members]
+    held += [line for trouble in troubles for line in (headline(found, trouble), f"  {WHY[trouble.kind]}")]
     return [head, *rates, *(held or ["nothing is held against it"]), *_done(found, machine.hotkey)]
 
 
@@ -53,6 +65,8 @@ def _machine(found: Known, miner: str) -> MachineReport:
     hotkeys = {name: hotkey for hotkey, name in found.names.items()}
     wanted = hotkeys.get(miner, miner)
     machine = next((one for one in found.health.machines if one.hotkey == wanted), None)
+    if machine is None and any(wanted in trouble.members for trouble in troubles_in(found.health)):
+        machine = MachineReport(hotkey=Hotkey(wanted))
     if machine is None:
         raise OperatorError(f"nothing is known of {miner} after round {found.health.round}, by {found.by}")
     return machine
@@ -92,7 +106,8 @@ def _done(found: Known, hotkey: Hotkey) -> Iterator[str]:
     cases = [case for told in found.health.findings for case in told.cases if case.hotkey == hotkey]
     if cases:
         yield f"done: {doing(max(rung_of(case) for case in cases), [found.name(hotkey)])}"
-        yield f"way back: {way_back(found.health, hotkey)}"
+    if back := way_back(found.health, hotkey):
+        yield f"way back: {back}"
 
 
 def _as_json(found: Known, machine: MachineReport) -> dict[str, object]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from common.errors import OperatorError
 from validator.health.findings import Blame
+from validator.simulator.health.breaks import BREAKS, SHOWN, BreakFigures, BreakRow
+from validator.simulator.health.breaks import measure as measure_breaks
 from validator.simulator.health.fleet import FELT
 from validator.simulator.health.table import BEGINS, TABLE, Figures, Row, measure
 from validator.simulator.scenario import RATES, Fault, Moment
@@ -48,21 +51,48 @@ def rows(faults: tuple[Fault, ...]) -> tuple[Row, ...]:
     return (Row("the scenario", faults, FELT[first.kind], Blame.GROUP if group else Blame.NODE, named),)
 
 
+def break_rows(faults: tuple[Fault, ...]) -> tuple[BreakRow, ...]:
+    """The table of what breaks or is claimed, or one row for a scenario of that. Raises OperatorError as ``rows``."""
+    if not faults:
+        return BREAKS
+    shown = {SHOWN[fault.kind] for fault in faults if fault.kind in SHOWN}
+    if len(shown) > 1:
+        raise OperatorError("one scenario for each: flap, truncate and liar are told apart, not together")
+    return (BreakRow("the scenario", faults, next(iter(shown))),) if shown else ()
+
+
 def measured(faults: tuple[Fault, ...], trace: Trace | None, seeds: range, as_json: bool) -> str:
     """Play every row on every seed and tell what came of it.
 
     Recorded churn is played where nothing is wrong, or in a scenario: elsewhere a fault has to be there to be found.
     """
-    found = [measure(row, seeds, trace if faults or row.blame is None else None) for row in rows(faults)]
+    rates, broken = rows(faults), break_rows(faults)
+    if faults and broken:
+        if any(fault.kind in FELT for fault in faults):
+            raise OperatorError("one scenario for each: what is slow and what breaks are told apart, not together")
+        rates = ()
+    found = [measure(row, seeds, trace if faults or row.blame is None else None) for row in rates]
+    broke = [measure_breaks(row, seeds, trace if faults or row.kind is None else None) for row in broken]
     if as_json:
-        return json.dumps({"seeds": [seeds.start, seeds.stop - 1], "faults": [f.to_table() for f in found]}, indent=2)
-    return told(found)
+        tables = {"faults": [f.to_table() for f in found], "breaks": [asdict(f) for f in broke]}
+        return json.dumps({"seeds": [seeds.start, seeds.stop - 1], **tables}, indent=2)
+    return "\n\n".join(text for text in (told(found) if found else "", told_breaks(broke) if broke else "") if text)
 
 
 def told(found: Iterable[Figures]) -> str:
     """A table for people."""
     head = ("fault", "found", "delay", "95 %", "right", "precision", "recall", "watches", "quarantines", "blamed")
-    lines = [head, *(_cells(figures) for figures in found)]
+    return _table([head, *(_cells(figures) for figures in found)])
+
+
+def told_breaks(found: Iterable[BreakFigures]) -> str:
+    """The same of what breaks or is claimed. Blamed: healthy machines in all seeds, and how many in a round of one."""
+    head = ("what breaks, or is claimed", "found", "delay", "95 %", "free after", "as one", "blamed", "a round")
+    return _table([head, *(_break_cells(figures) for figures in found)])
+
+
+def _table(lines: list[tuple[str, ...]]) -> str:
+    head = lines[0]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join(text)
@@ -81,6 +111,12 @@ def _cells(figures: Figures) -> tuple[str, ...]:
         f"{figures.quarantine_rate:.1e}",
         str(figures.blamed),
     )
+
+
+def _break_cells(figures: BreakFigures) -> tuple[str, ...]:
+    counts = (figures.median_delay, figures.late_delay, figures.median_release, figures.together)
+    rate = f"{figures.blame_rate:.1e}"
+    return figures.fault, _share(figures.found), *map(_count, counts), str(figures.blamed), rate
 
 
 def _share(value: float | None) -> str:

@@ -135,7 +135,7 @@ class Rates:
         if self._up is not None and not self._up[machine.hotkey][round_id % len(self._up[machine.hotkey])]:
             return False
         return not any(
-            fault.kind == "provider_down" and machine.hotkey in self.struck[fault] and _strikes(fault, round_id)
+            fault.kind == "provider_down" and machine.hotkey in self.struck[fault] and strikes(fault, round_id)
             for fault in self.faults
         )
 
@@ -143,7 +143,7 @@ class Rates:
         value = self._base[kind, machine.hotkey] + dice.gauss(0.0, NOISE)
         most = math.inf
         for fault in self.faults:
-            if machine.hotkey not in self.struck[fault] or not _strikes(fault, round_id):
+            if machine.hotkey not in self.struck[fault] or not strikes(fault, round_id):
                 continue
             if fault.kind == "storage_limit" and kind in LINKS:
                 # The storage gives each transfer so much at most: fast links lose more than slow ones.
@@ -160,7 +160,7 @@ class Rates:
     def _own(self, kind: Kind, round_id: RoundId) -> Sample:
         value = self._dice.gauss(0.0, NOISE)
         for fault in self.faults:
-            if fault.kind in ("validator_link", "storage_limit") and _strikes(fault, round_id):
+            if fault.kind in ("validator_link", "storage_limit") and strikes(fault, round_id):
                 value += math.log(fault.size)
         return Sample(math.exp(value))
 
@@ -200,7 +200,8 @@ class Rates:
         return found
 
 
-def _strikes(fault: Fault, round_id: RoundId) -> bool:
+def strikes(fault: Fault, round_id: RoundId) -> bool:
+    """Whether a fault acts in a round."""
     return _age(fault, round_id) >= 0 and _age(fault, round_id) * ROUND_S < fault.duration_s
 
 
