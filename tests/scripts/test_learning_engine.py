@@ -49,9 +49,13 @@ def loss(weights: np.ndarray) -> float:  # type: ignore[type-arg]
     return float(evaluate(flat.module, samples, 8).mean())
 
 
-@pytest.mark.parametrize("churn", [None, CHURN])
-def test_a_run_learns_and_is_the_same_bit_for_bit_again(churn: Churn | None) -> None:
-    one, again = played(12 * ROUND_TOKENS, churn), played(12 * ROUND_TOKENS, churn)
+@pytest.fixture(scope="module")
+def churned() -> Run:
+    return played(12 * ROUND_TOKENS, CHURN)
+
+
+def test_a_run_learns_and_is_the_same_bit_for_bit_again(churned: Run) -> None:
+    one, again = churned, played(12 * ROUND_TOKENS, CHURN)
     assert np.array_equal(one.weights, again.weights)
     assert one.tally == again.tally
     before = init_vector(SPEC.model, plan_shards(SPEC.model, 1)[0])
@@ -65,8 +69,8 @@ def test_without_churn_all_work_is_merged_but_for_what_came_after_the_last_mark(
     assert (tally.rounds, tally.deaths, tally.late, tally.rejected) == (5, 0, 0, 0)
 
 
-def test_under_churn_as_many_tokens_are_merged_though_machines_die_and_are_late() -> None:
-    tally = played(12 * ROUND_TOKENS, CHURN).tally
+def test_under_churn_as_many_tokens_are_merged_though_machines_die_and_are_late(churned: Run) -> None:
+    tally = churned.tally
     assert tally.deaths > 0
     assert tally.late > 0
     assert 12 * ROUND_TOKENS <= tally.tokens_merged <= tally.tokens_trained

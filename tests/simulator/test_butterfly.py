@@ -188,9 +188,8 @@ def test_lying_owners_need_owners() -> None:
         play(Fault("wrong_mean", Target("miner", 2.0), 1.0, AWAY_S, 1.0), kind="leader")
 
 
-@pytest.mark.parametrize("first", range(0, 20, 10))
-def test_random_faults_violate_nothing(first: int) -> None:
-    for seed in range(first, first + 10):
+def test_random_faults_violate_nothing() -> None:
+    for seed in range(10):
         play(*random_faults(seed, MINERS, 3), seed=seed)
 
 
